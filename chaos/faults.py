@@ -1,4 +1,4 @@
-"""The faults: each hurts one thing for a moment and mends it again. Choices come from the given source alone.
+"""The faults: each hurts one thing for a moment and repairs it again. Choices come from the given source alone.
 
 A fault returns what it did in a few words. It must leave everything as it found it, however it ends; what it killed it
 starts again.

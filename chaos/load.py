@@ -202,7 +202,7 @@ class Load:
             await self._cancel(number, instance, undo=bool(about.undoes))
         elif about.stuck:
             await trio.sleep(rng.uniform(0, 0.5))
-            await self._mend(number, instance, about.stuck)
+            await self._repair_by_hand(number, instance, about.stuck)
         elif about.signal:
             await trio.sleep(rng.uniform(0, 0.5))
             await self._signal(number, instance, about.signal)
@@ -229,7 +229,7 @@ class Load:
                 self._journal.note("cancelled", instance=instance)
             return
 
-    async def _mend(self, number: int, instance: str, step: str) -> None:
+    async def _repair_by_hand(self, number: int, instance: str, step: str) -> None:
         """Get it past the step, once it stands there, in another version now and then: as operators do, who look before
         they ask again."""
         skips, migrates = number % 2 == 0, number % 3 == 0

@@ -331,7 +331,7 @@ def items_gathered(evidence: Evidence) -> Iterator[str]:
             yield f"{instance.id} gathered {instance.variables.get(GATHERED)}, not {expected}"
 
 
-def mended_once(evidence: Evidence) -> Iterator[str]:
+def repaired_once(evidence: Evidence) -> Iterator[str]:
     """Whoever was helped past a step was helped once."""
     skipped = Counter((row.instance, row.step) for row in evidence.closed.values() if row.kind == SKIPPED)
     for event in evidence.of("mended"):
@@ -369,7 +369,7 @@ RULES = (
     outside_events_took_effect,
     undone_once,
     items_gathered,
-    mended_once,
+    repaired_once,
     chains_once,
     nobody_was_surprised,
 )

@@ -11,7 +11,7 @@ class Worker {
     static final String ID = "java-" + ProcessHandle.current().pid();
     static final HttpClient client = HttpClient.newBuilder().connectTimeout(Duration.ofSeconds(10)).build();
 
-    /** What trying again does not mend. */
+    /** What trying again does not repair. */
     static class BadInput extends RuntimeException {
         BadInput(String message) { super(message); }
     }

@@ -26,7 +26,7 @@ type job struct {
 	Variables map[string]any `json:"variables"`
 }
 
-type badInput struct{ error } // what trying again does not mend
+type badInput struct{ error } // what trying again does not repair
 
 type refused struct { // an answer that is not 2xx
 	status int

@@ -138,7 +138,7 @@ class Took(NamedTuple):
         )
 
 
-def mend_a_failed_one(person: Person) -> None:
+def repair_a_failed_one(person: Person) -> None:
     person.find("STUCK-1")
     person.see(f"pay failed for good: {BANK_AWAY}")
     person.click("button", "Retry")
@@ -161,7 +161,7 @@ def see_why_nothing_moves(person: Person) -> None:
     person.see("No workers for load")
 
 
-def mend_a_variable(person: Person) -> None:
+def repair_a_variable(person: Person) -> None:
     person.find("BAD-1")
     person.see("pay failed for good: amount is no number")
     person.click("button", "Edit variables…")
@@ -260,10 +260,10 @@ def start_an_example(person: Person) -> None:
 
 
 TASKS: Final = (
-    Task("1 why an instance failed, and mend it", 2, 15, mend_a_failed_one),
+    Task("1 why an instance failed, and mend it", 2, 15, repair_a_failed_one),
     Task("2 retry those that failed for one cause", 4, 20, retry_those_of_one_cause),
     Task("3 why nothing moves", 0, SECONDS_OF_A_CLICK, see_why_nothing_moves),
-    Task("4 mend a variable, then retry", 3, 30, mend_a_variable),
+    Task("4 mend a variable, then retry", 3, 30, repair_a_variable),
     Task("5 my next task", 1, SECONDS_OF_A_CLICK, do_the_next_task),
     Task("6 what happened to an order", 1, 10, read_what_happened),
     Task("7 which attempt was slow", 0, SECONDS_OF_A_CLICK, see_the_slow_attempt),

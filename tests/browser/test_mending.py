@@ -1,4 +1,4 @@
-"""Instances that stand where they should not are mended at the console: one, and all that match a filter."""
+"""Instances that stand where they should not are repaired at the console: one, and all that match a filter."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def asking(what: str) -> dict[str, Any]:
     return definition(step(what, "USER_TASK", jobType="people", nextStep="end"), end(), definition_id="many")
 
 
-def mend(visitor: Visitor, way: str, verb: str, note: str) -> None:
+def repair_by_hand(visitor: Visitor, way: str, verb: str, note: str) -> None:
     """The dialog's last steps; it closes when the engine has done it."""
     visitor.click("button", way, exact=True)
     visitor.page.get_by_label("Note, for the audit trail").fill(note)
@@ -42,7 +42,7 @@ def test_one_is_skipped_retried_moved_and_migrated(visitor: Visitor, engine: Eng
     assert page.get_by_label("Step", exact=True).locator("option").all_inner_texts() == ["pay, waits for a worker"]
     assert violations(page) == []
     page.get_by_label("Variables, as a JSON object").fill('{"paid": true}')
-    mend(visitor, "Skip a step", "Skip the step", "the bank did it")
+    repair_by_hand(visitor, "Skip a step", "Skip the step", "the bank did it")
     visitor.see("send waits for a worker")
     fail(engine, instance, "ship", "no van")
     visitor.see("send failed for good: no van")
@@ -68,7 +68,7 @@ def test_one_is_skipped_retried_moved_and_migrated(visitor: Visitor, engine: Eng
     page.get_by_label("send becomes").select_option("ship")
     visitor.see("It can go on in version 1.")
     assert violations(page) == []
-    mend(visitor, "To another version", "Migrate", "the van is back")
+    repair_by_hand(visitor, "To another version", "Migrate", "the van is back")
     visitor.see("ship waits for a worker")
     found = engine.call("GET", f"/v1/instances/{instance}")[1]
     assert (found["definitionVersion"], found["currentStepIds"]) == (1, ["ship"])

@@ -189,7 +189,7 @@ def test_what_nobody_touched_is_exported_byte_for_byte(modeller: Modeller) -> No
     page.get_by_role("button", name="JSON", exact=True).click(timeout=TIMEOUT_MS)
     modeller.write_json(named)
     assert modeller.text() == named.replace("\n", "\r\n")
-    # What is no JSON waits until it is mended.
+    # What is no JSON waits until it is repaired.
     broken = named.replace("{", "", 1)
     modeller.write_json(broken)
     page.get_by_role("button", name="Picture").click(timeout=TIMEOUT_MS)

@@ -1,4 +1,4 @@
-"""What people do at the console for instances: mend variables, do tasks one after the other; counted in clicks."""
+"""What people do at the console for instances: repair variables, do tasks one after the other; counted in clicks."""
 
 from __future__ import annotations
 

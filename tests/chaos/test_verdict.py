@@ -104,7 +104,7 @@ async def played(make_driver: MakeDriver, tmp_path: Path) -> Played:
 
 @pytest.fixture
 def sql(played: Played) -> Generator[psycopg.Connection[Any]]:
-    """For what breaks the database; mended before the engine's own tests of invariants look."""
+    """For what breaks the database; repaired before the engine's own tests of invariants look."""
     with psycopg.connect(played.driver.dsn, autocommit=True) as connection:
         yield connection
 
@@ -203,10 +203,10 @@ DATABASE = {
 
 @pytest.mark.parametrize("name", DATABASE)
 async def test_what_the_database_has_wrong_is_found(played: Played, sql: psycopg.Connection[Any], name: str) -> None:
-    breaking, mending, expected = DATABASE[name]
+    breaking, repairing, expected = DATABASE[name]
     sql.execute(breaking.encode())
     found = played.judge()
-    sql.execute(mending.encode())
+    sql.execute(repairing.encode())
     assert any(expected in sentence for sentence in found), found
 
 

@@ -33,7 +33,7 @@ PRESSED_MAX_BYTES = {
     "rejected": 1_600,
 }
 """Menus and questions; forms for people; the small picture; of Try it "To the end" and what comes early;
-what mends a problem at once; messages that a run rejected."""
+what repairs a problem at once; messages that a run rejected."""
 SEARCH_MAX_BYTES = 7_000
 COMPARE_MAX_BYTES = 11_000
 LAYOUT_MAX_BYTES = 475_000

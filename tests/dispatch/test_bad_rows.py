@@ -33,18 +33,18 @@ JOBS = 20
 
 
 def break_rows(driver: Driver, event: str, table: str, column: str, *ids: int) -> Callable[[], None]:
-    """Have the database refuse what happens to these rows; call the result to mend it."""
+    """Have the database refuse what happens to these rows; call the result to repair it."""
     row = "OLD" if event == "DELETE" else "NEW"
     text = BAD.format(event=event, table=table, column=column, row=row, ids=", ".join(map(str, ids)))
     with psycopg.connect(driver.dsn, autocommit=True) as connection:
         for statement in text.split(";\n"):
             connection.execute(statement.encode())
 
-    def mend() -> None:
+    def repair_by_hand() -> None:
         with psycopg.connect(driver.dsn, autocommit=True) as connection:
             connection.execute(f"DROP TRIGGER bad ON {table}".encode())
 
-    return mend
+    return repair_by_hand
 
 
 def listed(engine: Engine, service: str) -> list[str]:
@@ -70,14 +70,14 @@ async def test_a_lease_that_can_not_be_ended(driver: Driver) -> None:
     leased = await driver.poll("work", n=JOBS)
     sweeper = LeaseSweeper(driver.engine)
     bad = tokens[7]
-    mend = break_rows(driver, "INSERT", "ready", "token_id", bad)
+    repair_by_hand = break_rows(driver, "INSERT", "ready", "token_id", bad)
     driver.clock.advance(31)
     far = trio.current_time() + 1e6
     assert await sweeper.run_once(far) == JOBS - 1
     assert driver.rows("SELECT id FROM token WHERE state = 1") == [(bad,)]
     assert listed(driver.engine, "lease sweeper") == [f"job {leased[7].id}"]
     assert await sweeper.scan_once() == 1, "and the scan leaves it alone meanwhile"
-    mend()
+    repair_by_hand()
     assert await sweeper.run_once(far + 2 * quarantine.PAUSE_MAX_S) == 1
     assert listed(driver.engine, "lease sweeper") == []
     assert driver.rows("SELECT count(*) FROM token WHERE state = 1") == [(0,)]
@@ -115,14 +115,14 @@ async def test_an_instance_that_can_not_be_removed(make_driver: MakeDriver) -> N
     for job in await driver.poll("work", n=JOBS):
         await driver.complete(job)
     bad = instances[5]
-    mend = break_rows(driver, "DELETE", "instance", "id", bad)
+    repair_by_hand = break_rows(driver, "DELETE", "instance", "id", bad)
     driver.clock.advance(40 * 86_400)
     retention = Retention(driver.engine)
     while await retention.run_once():
         pass
     assert driver.rows("SELECT id FROM instance") == [(bad,)]
     assert listed(driver.engine, "retention") == [f"instance {bad:x}"]
-    mend()
+    repair_by_hand()
     driver.engine.aside.forget("retention", bad)  # its time has come
     while await retention.run_once():
         pass
@@ -161,14 +161,14 @@ async def test_a_row_of_the_outbox_that_can_not_be_taken(make_kafka: MakeKafka) 
     tokens = await jobs(kafka)
     rows = dict(kafka.rows("SELECT token_id, id FROM dispatch_outbox"))
     bad = [tokens[0], tokens[9], tokens[10]]
-    mend = break_rows(kafka, "UPDATE", "token", "id", *bad)
+    repair_by_hand = break_rows(kafka, "UPDATE", "token", "id", *bad)
     kafka.relay.wake()
     with trio.fail_after(20):
         while kafka.rows("SELECT count(*) FROM dispatch_outbox") != [(3,)]:
             await kafka.relay.run_once()
     assert len(kafka.producer.log) == JOBS - 3
     assert sorted(listed(kafka.engine, "relay")) == sorted(f"outbox row {rows[token]:x}" for token in bad)
-    mend()
+    repair_by_hand()
     for token in bad:
         kafka.engine.aside.forget("relay", rows[token])  # their time has come
     await kafka.drain()

@@ -1,4 +1,4 @@
-"""Instances that people mend: steps skipped, tokens moved, retries from another step; once, and no join broken."""
+"""Instances that people repair: steps skipped, tokens moved, retries from another step; once, and no join broken."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ async def test_a_skipped_call_abandons_what_it_started(driver: Driver) -> None:
 
 
 async def test_a_failed_child_that_is_skipped_on_tells_nobody(driver: Driver) -> None:
-    """Its caller hears of the end that it comes to, not of the failure before; one that was left is not mended."""
+    """Its caller hears of the end that it comes to, not of the failure before; one that was left is not repaired."""
     await driver.upload(definition(task("work"), end(), id="child"))
     caller = await driver.run(definition(call("call", "child", "after"), task("after"), end(), id="caller"))
     [(id,)] = driver.rows("SELECT id FROM called")

@@ -172,11 +172,11 @@ async def test_a_failed_instance_is_retried_in_the_new_version(driver: Driver) -
     instance = await driver.run(body, {"n": 0})
     await driver.complete(await driver.one("one"))
     assert await driver.status(instance) == "FAILED"
-    mended = definition(
+    repaired = definition(
         task("zero", "one"), task("one", "which"), choose("which", {"n > 1": "two", "true": "none"}), task("two"),
         task("none"), end(), id="line",
     )  # fmt: skip
-    await driver.upload(mended)
+    await driver.upload(repaired)
     assert await reasons(driver, instance) == []
     await migrate(driver, instance)
     assert await driver.status(instance) == "FAILED"

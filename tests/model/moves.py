@@ -38,7 +38,7 @@ class Move(NamedTuple):
 def possible(game: ReferenceModel) -> list[Move]:
     """Every kind of move that the rules allow now, the likely ones first."""
     if game.status == "FAILED":
-        return [Move("retry"), Move("edit"), *mending(game), *migrating(game)] if game.can_retry else []
+        return [Move("retry"), Move("edit"), *repairing(game), *migrating(game)] if game.can_retry else []
     if game.status != "ACTIVE":
         return []
     moves: list[Move] = []
@@ -85,7 +85,7 @@ def possible(game: ReferenceModel) -> list[Move]:
     ]
     if game.waiting:
         moves.append(Move("edit"))
-    moves += mending(game)
+    moves += repairing(game)
     moves += migrating(game) if moves else []
     if moves:
         moves.append(Move("cancel"))
@@ -97,7 +97,7 @@ def possible(game: ReferenceModel) -> list[Move]:
 SKIPPABLE = (*TASKS, "TRANSFORMATION")
 
 
-def mending(game: ReferenceModel) -> list[Move]:
+def repairing(game: ReferenceModel) -> list[Move]:
     """What people may do to tokens wherever they stand."""
     moves = [Move("move", place) for place, _ in enumerate(game.mendable)]
     for place, mark in enumerate(game.mendable):

@@ -236,7 +236,7 @@ class Played:
                 await self.engine.engine.repair.edit_variables(self.instance, changes)
                 return
             case "skip" | "move":
-                await self.mend(move)
+                await self.repair_by_hand(move)
                 return
             case "migrate":
                 await self.migrate()
@@ -341,7 +341,7 @@ class Played:
         answer = await self.engine.publish(f"{MESSAGE}-{self.seed}", key, output, message_id=id, deliver=deliver)
         return [one.instance_id for one in answer.delivered], answer.kept
 
-    async def mend(self, move: Move) -> None:
+    async def repair_by_hand(self, move: Move) -> None:
         """A step is skipped, or a token moved; refused where that would break a join."""
         game = self.game
         assert game is not None
@@ -356,9 +356,9 @@ class Played:
         if what == "move" and game.status == "FAILED" and self.source.random() < 0.5:
             what, given = "retry", {"fromStepId": move.step}
             self.retried_from += not refused
-        assert await self.may_mend(what, {**about, **given}) is not refused
+        assert await self.may_repair(what, {**about, **given}) is not refused
 
-    async def may_mend(self, what: str, about: dict[str, Any]) -> bool:
+    async def may_repair(self, what: str, about: dict[str, Any]) -> bool:
         repair = self.engine.engine.repair
         try:
             if what == "retry":

@@ -129,7 +129,7 @@ def make(machine: Machine, move: Move, game: ReferenceModel) -> None:
             machine.buffer(move.step, output_of(move))
         return
     if move.what in ("skip", "move"):
-        mend(machine, move, game)
+        repair_by_hand(machine, move, game)
         return
     if move.what in ("publish", "publish to all"):
         machine.publish(MESSAGE, move.code, output_of(move), for_all=move.what == "publish to all")
@@ -165,7 +165,7 @@ def make(machine: Machine, move: Move, game: ReferenceModel) -> None:
         machine.apply(JobFailed(token.id, "w", move.what != "fail for good", "boom", None, move.code or None, data))
 
 
-def mend(machine: Machine, move: Move, game: ReferenceModel) -> None:
+def repair_by_hand(machine: Machine, move: Move, game: ReferenceModel) -> None:
     """A step is skipped, or a token moved, where no join is broken by it."""
     if machine.status is InstanceStatus.FAILED:
         index = machine.step(game.mendable[move.place].step).index

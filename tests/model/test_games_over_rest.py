@@ -123,7 +123,7 @@ class PlayedOverRest(Played):
             assert (status, found.get("id")) == (200, self.instance), found
             return
         if move.what in ("skip", "move"):
-            await self.mend(move)
+            await self.repair_by_hand(move)
             return
         if move.what == "migrate":
             await self.migrate()
@@ -165,7 +165,7 @@ class PlayedOverRest(Played):
         assert sum(not one["taken"] for one in kept) <= len(self.moves)
         return [one["instanceId"] for one in found["delivered"]], found["kept"]
 
-    async def may_mend(self, what: str, about: dict[str, Any]) -> bool:
+    async def may_repair(self, what: str, about: dict[str, Any]) -> bool:
         status, found = await self.call("POST", f"/v1/instances/{self.instance}/{what}", about)
         assert (status, found.get("id")) == (200, self.instance) or (status, found["error"]) == (409, "conflict"), found
         return status == 200

@@ -25,7 +25,7 @@ __all__ = ["driver", "make_driver"]
 
 HOTEL = definition(task("book"), end(), definition_id="hotel")
 UNDO = {"jobType": "cancel"}
-BROKEN, MENDED = "${result.n / by}", "${result.n / 2}"
+BROKEN, REPAIRED = "${result.n / by}", "${result.n / 2}"
 
 
 class Shape(NamedTuple):
@@ -107,9 +107,9 @@ async def to_a_corrected_version(driver: Driver, instance: str, step: Json) -> N
     await driver.engine.migrations.migrate(instance, MigrationRequest(version=2))
 
 
-@pytest.mark.parametrize("mended_by", ["an edit", "a migration"])
+@pytest.mark.parametrize("repaired_by", ["an edit", "a migration"])
 @pytest.mark.parametrize("name", SHAPES)
-async def test_a_retry_maps_again_and_books_nothing(make_driver: MakeDriver, name: str, mended_by: str) -> None:
+async def test_a_retry_maps_again_and_books_nothing(make_driver: MakeDriver, name: str, repaired_by: str) -> None:
     driver, shape = make_driver(), SHAPES[name]
     instance = await booked(driver, shape.step(BROKEN))
     assert await driver.status(instance) == "FAILED"
@@ -117,10 +117,10 @@ async def test_a_retry_maps_again_and_books_nothing(make_driver: MakeDriver, nam
         await driver.retry(instance)
         await nobody_books(driver)
         assert await driver.status(instance) == "FAILED"
-    if mended_by == "an edit":
+    if repaired_by == "an edit":
         await let_by_be_two(driver, instance)
     else:
-        await to_a_corrected_version(driver, instance, shape.step(MENDED))
+        await to_a_corrected_version(driver, instance, shape.step(REPAIRED))
     await driver.retry(instance)
     for _ in range(shape.jobs - 1):
         await book(driver)
@@ -239,11 +239,11 @@ async def move(driver: Driver, instance: str) -> None:
 
 @pytest.mark.parametrize("mend", [skip, move])
 async def test_a_skip_and_a_move_leave_it_unmapped(
-    make_driver: MakeDriver, mend: Callable[[Driver, str], Awaitable[None]]
+    make_driver: MakeDriver, repair_by_hand: Callable[[Driver, str], Awaitable[None]]
 ) -> None:
     driver = make_driver()
     instance = await booked(driver, of_call(BROKEN))
-    await mend(driver, instance)
+    await repair_by_hand(driver, instance)
     assert await driver.open_steps(instance) == ["pay"]
     await driver.cancel(instance, compensate=True)
     assert variables_of(await driver.one("cancel"))["compensating"]["output"]["n"] == 8

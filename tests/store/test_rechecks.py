@@ -2,7 +2,7 @@
 
 Under READ COMMITTED a statement that comes to a row which another transaction has changed looks at its newest version,
 in a copy of its plan. All subselects and CTEs of the statement are in that copy, and what they prune by while they run
-is put into the copy's memory (PostgreSQL's commit 1b5dd3a mends it). A row lock gives the copy up long before the
+is put into the copy's memory (PostgreSQL's commit 1b5dd3a repairs it). A row lock gives the copy up long before the
 statement ends; what then prunes, prunes by memory that is not its own. An UPDATE or DELETE keeps it to the end.
 """
 

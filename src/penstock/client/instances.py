@@ -31,7 +31,7 @@ from penstock.client.operation import (
     StartInstances,
     Window,
 )
-from penstock.client.repair import MendingCalls
+from penstock.client.repair import RepairCalls
 from penstock.client.work_operation import GetStanding
 from penstock.wire.model import (
     AuditRecord,
@@ -54,7 +54,7 @@ MAX_LOOK_PAUSE_S = 1.0
 MIN_LOOK_S = 1.0
 
 
-class InstanceCalls(MendingCalls):
+class InstanceCalls(RepairCalls):
     """Start instances, look at them and act on them.
 
     ``variables`` is a mapping, dataclass, msgspec struct or pydantic model: anything with the form of a JSON object.

@@ -1,4 +1,4 @@
-"""The client's calls that mend an instance which stands where it should not."""
+"""The client's calls that repair an instance which stands where it should not."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.wire.model import Instance
 from penstock.wire.repair import MigrationCheck
 
 
-class MendingCalls(Caller):
+class RepairCalls(Caller):
     """Retry, skip, move, change variables. ``note`` goes into the audit trail. None is repeated on a lost answer."""
 
     async def retry_instance(

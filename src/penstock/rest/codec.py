@@ -179,7 +179,7 @@ _TEXTS: Final = frozenset({"errorMessage", "stackTrace"})
 
 
 def error_tolerant(read: Callable[[bytes], T]) -> Callable[[bytes], T]:
-    """``read`` for a body with an `errorMessage`: where it refuses, once more with that text mended."""
+    """``read`` for a body with an `errorMessage`: where it refuses, once more with that text repaired."""
 
     def read_sanitized(body: bytes) -> T:
         try:

@@ -252,7 +252,7 @@ class Server:
             if secured is not None:
                 await self._run_connection(Connection(self, secured, peer, names_of(secured), guest))
         except Exception:
-            log.exception("a gRPC connection failed")  # ours to mend, but never the end of the others
+            log.exception("a gRPC connection failed")  # ours to repair, but never the end of the others
         finally:
             with trio.CancelScope(shield=True):
                 await trio.aclose_forcefully(stream)  # closes at once, waits for nothing

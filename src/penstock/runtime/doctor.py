@@ -32,7 +32,7 @@ CONNECT_TIMEOUT_S: Final = 10.0
 BROKER_TIMEOUT_S: Final = 5.0
 SERVER_MIN_VERSION: Final = 150_000
 CRASHES_IN_RECHECKS: Final = range(180_000, 180_006)
-"""Known to have the defect of which docs/operations.md tells: 18.5 is of August 2026, the mend of October. In which
+"""Known to have the defect of which docs/operations.md tells: 18.5 is of August 2026, the repair of October. In which
 minor release that is was not to be had."""
 CLOCK_MAX_DIFFERENCE_S: Final = 1.0
 TRANSACTION_MAX_S: Final = 60.0
@@ -78,7 +78,7 @@ def problem(subject: str, found: str, todo: str) -> Finding:
 
 
 def examine(settings: Settings) -> list[Finding]:
-    """All findings, in the order in which they are to be mended. Starts the embedded PostgreSQL if it does not run, and
+    """All findings, in the order in which they are to be repaired. Starts the embedded PostgreSQL if it does not run, and
     makes none."""
     return trio.run(_examine, settings, strict_exception_groups=True)
 

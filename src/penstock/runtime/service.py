@@ -39,7 +39,7 @@ from penstock.store.embedded.embedded import run_embedded
 from penstock.telemetry.metrics import Metrics
 
 EXPECTED = (PenstockError, ListenError, CertificateError, DatabaseError, Superseded)
-"""Errors that operators can mend: told in a line, without a trace."""
+"""Errors that operators can repair: told in a line, without a trace."""
 
 PURPOSES = ("gRPC", "REST", "metrics")
 """The listeners, in the order in which their ports are taken."""

@@ -116,7 +116,7 @@ def outcome_of_each(jobs: Iterable[str], outcomes: Sequence[JobOutcome]) -> list
 
 def may_pass(error: ClientError, *, answered: bool) -> bool:
     """Whether to ask again after an error. Outages pass; and so does a token that counts no longer, if one has counted
-    before: it is renewed, or whoever vouches for it comes back. A worker that never got in has a mistake to mend."""
+    before: it is renewed, or whoever vouches for it comes back. A worker that never got in has a mistake to repair."""
     return isinstance(error, Unavailable | InternalError) or (answered and isinstance(error, Unauthenticated))
 
 

@@ -126,7 +126,7 @@ class _Run(Branches, Calls, Mending, Waiting):
             case CancelRequested():
                 self.cancel(event.reason, undo=event.compensate)
             case RetryRequested() | StepSkipped() | TokenMoved():
-                self.mend(event)
+                self.repair_by_hand(event)
             case _:
                 assert_never(event)
         self.run()

@@ -130,7 +130,7 @@ class StepSkipped(msgspec.Struct, frozen=True, tag=True):
 
 
 class TokenMoved(msgspec.Struct, frozen=True, tag=True):
-    """Somebody sends a token to another step; ``token_id`` is what `mending.find_mover` found."""
+    """Somebody sends a token to another step; ``token_id`` is what `repair.find_mover` found."""
 
     token_id: int
     step: int

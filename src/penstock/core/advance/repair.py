@@ -23,7 +23,7 @@ SKIPPABLE = frozenset(
 class Mending(Ending):
     """Reopens, skips and moves. Of a FAILED instance the tokens are those that its failure closed."""
 
-    def mend(self, event: RetryRequested | StepSkipped | TokenMoved) -> None:
+    def repair_by_hand(self, event: RetryRequested | StepSkipped | TokenMoved) -> None:
         match event:
             case RetryRequested():
                 self.reopen()

@@ -23,7 +23,7 @@ from penstock.core.graph.definition import BUSINESS_KEY_MAX_CHARS
 from penstock.engine.instances.causes import cause_of
 from penstock.engine.instances.instance_filter import InstanceFilter, check_filter
 from penstock.engine.instances.views import InstanceSummary
-from penstock.engine.repair.bulk_acts import MENDING_VERSION, TIMERS_VERSION, Acts, check_act, details_of, rule_of
+from penstock.engine.repair.bulk_acts import REPAIR_VERSION, TIMERS_VERSION, Acts, check_act, details_of, rule_of
 from penstock.engine.requests import ids
 from penstock.engine.requests.paging import CAUSE_MAX_CHARS, NAME_MAX_CHARS, show_cursor
 from penstock.engine.requests.payload import PayloadLimits, check_text
@@ -162,7 +162,7 @@ class Bulk:
             if request.timers:
                 await engine_store.require_version(connection, TIMERS_VERSION)
             elif new.details is not None or request.action not in ("retry", "cancel", "signal"):
-                await engine_store.require_version(connection, MENDING_VERSION)
+                await engine_store.require_version(connection, REPAIR_VERSION)
             elif _is_new_to_older_engines(wanted):
                 await engine_store.require_version(connection, FILTERS_SINCE_VERSION)
             if any(one is not None and one.error_contains is not None for one in (wanted, wanted.besides)):

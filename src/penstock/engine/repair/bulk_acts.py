@@ -24,7 +24,7 @@ from penstock.wire.model import Signal
 from penstock.wire.repair import BulkDetails
 
 ACTIONS: Final = ("retry", "cancel", "signal", "skip", "move", "migrate", "edit")
-MENDING_VERSION: Final = 18
+REPAIR_VERSION: Final = 18
 """Of the schema: engines before know the first three actions, without details."""
 TIMERS_VERSION: Final = 21
 """Engines before would migrate as if nothing were said of timers."""

@@ -159,7 +159,7 @@ def _cut(value: bytes) -> str:
 
 
 class Repair:
-    """The operations that mend instances."""
+    """The operations that repair instances."""
 
     def __init__(
         self,
@@ -212,7 +212,7 @@ class Repair:
         command = PriorityCommand(
             ids.read_instance(id), priority, audit=settings.audit_log_enabled, to_outbox=settings.through_kafka
         )
-        return await self._mend(id, command)
+        return await self._repair_one(id, command)
 
     async def skip(self, id: str, skip: StepSkip) -> Instance:
         """Let a step of an open or FAILED instance count as done, with a result.
@@ -227,7 +227,7 @@ class Repair:
             execution=ids.read_execution(skip.execution_id),
             note=check_note(skip.note),
         )
-        return await self._mend(id, command)
+        return await self._repair_one(id, command)
 
     async def move(self, id: str, move: TokenMove) -> Instance:
         """Let what stands on a step of an open or FAILED instance go on at another one.
@@ -242,7 +242,7 @@ class Repair:
             execution=ids.read_execution(move.execution_id),
             note=check_note(move.note),
         )
-        return await self._mend(id, command)
+        return await self._repair_one(id, command)
 
     async def retry_from(self, id: str, from_step_id: str, step_id: str | None, note: str | None) -> Instance:
         """Let a FAILED instance go on at another step than the one that failed, or in its place than ``step_id``. Of a
@@ -258,7 +258,7 @@ class Repair:
             retries=True,
         )
         try:
-            return await self._mend(id, command)
+            return await self._repair_one(id, command)
         except IsCode:
             if step_id is not None:
                 raise BadRequest("stepId: a run of code has no steps; fromStepId is the path of an operation") from None
@@ -305,7 +305,7 @@ class Repair:
         except IsCode:
             await self._instances.retry_one_of_many(instance, note, until, bulk, from_path=target)
 
-    async def _mend(self, id: str, command: Command) -> Instance:
+    async def _repair_one(self, id: str, command: Command) -> Instance:
         await self._full_path.submit(command)
         return await self._instances.after_change(id)
 

@@ -1,4 +1,4 @@
-"""Commands of people who mend an instance: skip a step, move a token. `core.advance.repair` has what they do."""
+"""Commands of people who repair an instance: skip a step, move a token. `core.advance.repair` has what they do."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from penstock.store.rows.full_path import LockedInstance
 from penstock.store.rows.jobs import ExecutionInfo
 
 
-class _MendCommand(Command):
+class _RepairCommand(Command):
     """About the oldest open execution of a step, or the one that is named, by (token, seq). Of a FAILED instance, which
     goes on by it: of those that the failure closed.
 
@@ -80,7 +80,7 @@ class _MendCommand(Command):
         return what if not self.note else f"{what}: {self.note}"
 
 
-class SkipCommand(_MendCommand):
+class SkipCommand(_RepairCommand):
     """A step counts as done, with ``output`` as its result."""
 
     __slots__ = ("_step", "output")
@@ -114,7 +114,7 @@ class SkipCommand(_MendCommand):
         return None
 
 
-class MoveCommand(_MendCommand):
+class MoveCommand(_RepairCommand):
     """What stands on a step goes on at another one. ``retries``: of a FAILED instance only, and unless another step is
     named in place of the one that failed."""
 
