@@ -150,7 +150,7 @@ class Load:
                     await trio.sleep(PAUSE_S)
                     continue
                 self.latencies_s.append(trio.current_time() - began)
-                self._note_started(number, workflow, instance.id)
+                self._on_started(number, workflow, instance.id)
                 found.append(instance.id)
                 return
 
@@ -179,7 +179,7 @@ class Load:
                     self._journal.note("surprise", call="start", outcome=outcome_of(error))
                     del left[number]
                     continue
-                self._note_started(number, left[number], instance.id)
+                self._on_started(number, left[number], instance.id)
                 followers.append((number, left.pop(number), instance.id))
             turn += 1
             if left:
@@ -188,7 +188,7 @@ class Load:
             for follower in followers:
                 nursery.start_soon(self._follow, *follower)
 
-    def _note_started(self, number: int, workflow: str, instance: str) -> None:
+    def _on_started(self, number: int, workflow: str, instance: str) -> None:
         self.started.add(instance)
         self._journal.note("started", key=f"{self._seed}-{number}", workflow=workflow, instance=instance)
 

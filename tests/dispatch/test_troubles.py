@@ -13,19 +13,19 @@ from penstock.kafka.troubles import Troubles
 def test_pauses_of_a_job_type_double_until_a_success(outcome: PublishOutcome, longest_s: float) -> None:
     waiting, pauses, now = Troubles(), [], 0.0
     for _ in range(12):
-        waiting.note_type(1, outcome, now)
+        waiting.back_off(1, outcome, now)
         pauses.append(round(waiting.next_try_at() - now, 3))
         now = waiting.next_try_at()
     assert pauses == [round(min(0.1 * 2**n, longest_s), 3) for n in range(12)]
     assert waiting.forget_type(1)
     assert not waiting.forget_type(1)
-    waiting.note_type(1, outcome, now)
+    waiting.back_off(1, outcome, now)
     assert waiting.next_try_at() == pytest.approx(now + 0.1)
 
 
 def test_a_job_type_without_an_answer_is_due_later() -> None:
     waiting = Troubles()
-    waiting.note_type(1, PublishOutcome.UNKNOWN, 0)
+    waiting.back_off(1, PublishOutcome.UNKNOWN, 0)
     assert waiting.take_due(0.05) == []
     assert waiting.take_due(0.1) == [1]
     assert waiting.take_due(0.15) == []

@@ -36,7 +36,7 @@ def taken(job_type: int, *places: int, priority: int = 5) -> list[Claimed]:
 
 def test_a_floor_lies_below_the_last_row_that_was_taken() -> None:
     floors = LowWaterMarks(Clock())
-    floors.note_taken(0, taken(1, FAR, FAR + 5) + taken(2, FAR + 1, priority=3))
+    floors.mark_taken(0, taken(1, FAR, FAR + 5) + taken(2, FAR + 1, priority=3))
     assert floors.current()[0] == {
         1: LowWaterMark(5, FAR + 5 - LOW_WATER_MARGIN_IDS),
         2: LowWaterMark(3, FAR + 1 - LOW_WATER_MARGIN_IDS),
@@ -47,13 +47,13 @@ def test_floors_expire_and_later_when_whole_looks_are_dear() -> None:
     clock = Clock()
     floors = LowWaterMarks(clock)
     assert not floors.drop_if_due()
-    floors.note_taken(0, taken(1, FAR))
+    floors.mark_taken(0, taken(1, FAR))
     assert not floors.drop_if_due()
     clock.now += LOOK_INTERVAL_S
     assert floors.drop_if_due()
     assert floors.current() == ({}, 1)
-    floors.note_whole(0.5)
-    floors.note_taken(1, taken(1, FAR))
+    floors.remember_whole_scan(0.5)
+    floors.mark_taken(1, taken(1, FAR))
     clock.now += 0.5 * LOOK_SHARE - 0.1
     assert not floors.drop_if_due()
     clock.now += 0.2
@@ -63,10 +63,10 @@ def test_floors_expire_and_later_when_whole_looks_are_dear() -> None:
 def test_an_older_claim_hides_nothing_that_a_look_found() -> None:
     clock = Clock()
     floors = LowWaterMarks(clock)
-    floors.note_taken(0, taken(1, FAR))
+    floors.mark_taken(0, taken(1, FAR))
     clock.now += LOOK_INTERVAL_S
     assert floors.drop_if_due()
-    floors.note_taken(0, taken(1, FAR))
+    floors.mark_taken(0, taken(1, FAR))
     assert floors.current()[0] == {}
 
 
@@ -111,6 +111,6 @@ async def test_the_next_whole_look_finds_jobs_below_the_floor(make_driver: MakeD
     late = (await driver.start("linear")).id
     driver.rows("UPDATE token SET queued = 7 WHERE id = %s RETURNING 1", number(late))
     driver.rows("UPDATE ready SET seq = 7 RETURNING 1")
-    driver.engine.polls.claims.low_water_marks.note_taken(0, taken(driver.rows("SELECT id FROM job_type")[0][0], FAR))
+    driver.engine.polls.claims.low_water_marks.mark_taken(0, taken(driver.rows("SELECT id FROM job_type")[0][0], FAR))
     assert await driver.poll("work") == []
     assert (await driver.one("work", wait=10)).instance_id == late

@@ -100,8 +100,8 @@ async def test_durations_are_of_those_that_completed(make_driver: MakeDriver) ->
     none = (await look(driver, chores)).durations
     assert (none.p50, none.p99) == (None, None)
     for seconds in (*[0.3] * 98, 50.0, 90_000.0):
-        driver.engine.metrics.note_end("shop", "COMPLETED", seconds)
-    driver.engine.metrics.note_end("shop", "FAILED", 1e6)
+        driver.engine.metrics.on_end("shop", "COMPLETED", seconds)
+    driver.engine.metrics.on_end("shop", "FAILED", 1e6)
     found = (await look(driver, chores)).durations
     assert found.p50 is not None
     assert found.p99 is not None
@@ -142,7 +142,7 @@ def test_a_stream_is_seen_while_it_waits_and_works() -> None:
     assert (note.worker, list(note.job_types), note.ago_s, note.leased) == ("stream", ["pack", "ship"], 0.0, 3)
     for slot in slots:
         waiters.unpark(slot)
-    activity.note_report("stream", "pack", failed=False)
+    activity.observe_report("stream", "pack", failed=False)
     clock[0] = 20.0
     assert activity.workers() == {"pack": 1, "ship": 1}
     (note,) = activity.take_workers({})
@@ -152,8 +152,8 @@ def test_a_stream_is_seen_while_it_waits_and_works() -> None:
     assert activity.take_workers({}) == [], "nothing was heard of it"
     for minute in range(1, 16):
         clock[0] = 60.0 * minute
-        activity.note_report("stream", "pack", failed=minute % 2 == 0)
-        activity.note_poll("stream", ("pack",))
+        activity.observe_report("stream", "pack", failed=minute % 2 == 0)
+        activity.observe_poll("stream", ("pack",))
         (note,) = activity.take_workers({})
     assert (note.done, note.failed) == (8, 7), "that of the first minute is over"
 
@@ -268,8 +268,8 @@ async def test_a_queue_that_grows_for_minutes_falls_behind(make_driver: MakeDriv
     driver = make_driver()
     activity = driver.engine.polls.activity
     for number in range(DEPTHS_KEPT + 5):
-        activity.note_depths([("slow", 1_000 + 20 * number, 300.0), ("steady", 1_000, 300.0)])
-    activity.note_poll("w-1", ("slow", "steady"))
+        activity.observe_depths([("slow", 1_000 + 20 * number, 300.0), ("steady", 1_000, 300.0)])
+    activity.observe_poll("w-1", ("slow", "steady"))
     with psycopg.connect(driver.dsn) as connection:
         connection.execute("""INSERT INTO sample VALUES (10, penstock_now(), 0, '{}', '{"slow": 1, "steady": 1}')""")
     told = (await driver.engine.overview.read("15m")).attention
@@ -280,15 +280,15 @@ async def test_a_queue_that_grows_for_minutes_falls_behind(make_driver: MakeDriv
 async def test_an_engine_tells_its_own_troubles(make_driver: MakeDriver) -> None:
     driver = make_driver()
     activity = driver.engine.polls.activity
-    activity.note_lag(0.1)
+    activity.observe_lag(0.1)
     assert kinds(await look(driver, Housekeeping(driver.engine))) == {}
-    activity.note_lag(1.25)
+    activity.observe_lag(1.25)
     activity.away = lambda: ["kafka"]
     told = kinds(await look(driver, Housekeeping(driver.engine)))
     assert told["degraded"].text == "kafka is unavailable"
     assert told["lag"].detail == "Its event loop was 1.2 s late within a minute"
     for _ in range(LAGS_KEPT):
-        activity.note_lag(0.0)
+        activity.observe_lag(0.0)
     activity.away = list
     assert kinds(await look(driver, Housekeeping(driver.engine))) == {}
 
@@ -424,7 +424,7 @@ async def test_a_worker_is_listed_once_whichever_engines_it_has_asked(make_drive
 async def test_workers_that_make_up_names_are_bounded(make_driver: MakeDriver) -> None:
     activity = make_driver().engine.polls.activity
     for number in range(WORKERS_MAX + 10):
-        activity.note_poll(f"w-{number}", ("t",))
+        activity.observe_poll(f"w-{number}", ("t",))
     assert activity.workers() == {"t": WORKERS_MAX}
     assert len(activity.take_workers({})) == WORKERS_MAX
 
@@ -434,12 +434,12 @@ def test_a_worker_is_there_for_three_of_its_pauses() -> None:
     activity = Activity(Metrics("test"), Waiters(AnswerMemory(1_000_000), 1_000_000), lambda: clock[0])
     for start, end in ((0.0, 30.0), (30.1, 60.0), (60.1, 90.0)):  # long polls, one after the other
         clock[0] = start
-        activity.note_poll("eager", ("t",))
+        activity.observe_poll("eager", ("t",))
         clock[0] = end
-        activity.note_answered("eager")
+        activity.observe_answered("eager")
     for start in (0.0, 25.0, 50.0, 75.0):
         clock[0] = start
-        activity.note_poll("busy", ("t",))
+        activity.observe_poll("busy", ("t",))
     gone = {}
     for second in range(90, 200):
         clock[0] = float(second)

@@ -14,18 +14,18 @@ class Clock:
 
 
 def probed(counts: QueueCounts, **found: int) -> None:
-    counts.note_probed({name: counts.version(name) for name in found}, {k: v for k, v in found.items() if v})
+    counts.remember_probed({name: counts.version(name) for name in found}, {k: v for k, v in found.items() if v})
 
 
 def test_queued_and_claimed_jobs_update_what_a_probe_saw() -> None:
     counts = QueueCounts(Clock(), 0.2)
     probed(counts, a=5, b=0)
     assert counts.waiting(["a", "b", "c"]) == {"a": 5}
-    counts.note_queued("a")
-    counts.note_queued("b")
-    counts.note_claimed("a", 4)
+    counts.remember_queued("a")
+    counts.remember_queued("b")
+    counts.on_claimed("a", 4)
     assert counts.waiting(["a", "b", "c"]) == {"a": 2, "b": 1}
-    counts.note_claimed("b", 1)
+    counts.on_claimed("b", 1)
     assert counts.waiting(["b"]) == {}
 
 
@@ -34,18 +34,18 @@ def test_only_queues_that_a_probe_saw_empty_count_as_empty() -> None:
     assert not counts.known_empty(["a"])
     probed(counts, a=0, b=1)
     assert counts.known_empty(["a"])
-    counts.note_claimed("b", 1)
+    counts.on_claimed("b", 1)
     assert not counts.known_empty(["b"])  # the probe counts to a limit: there may be more
     assert not counts.known_empty(["a", "b"])
-    counts.note_queued("a")
+    counts.remember_queued("a")
     assert not counts.known_empty(["a"])
 
 
 def test_jobs_queued_during_a_probe_may_be_missing_from_it() -> None:
     counts = QueueCounts(Clock(), 0.2)
     versions = {"a": counts.version("a")}
-    counts.note_queued("a")
-    counts.note_probed(versions, {})
+    counts.remember_queued("a")
+    counts.remember_probed(versions, {})
     assert not counts.known_empty(["a"])
     assert counts.waiting(["a"]) == {"a": 1}
 

@@ -274,7 +274,7 @@ async def test_where_variables_are_encrypted_none_are_taken(
 ) -> None:
     driver = make_driver(encryption_keys=KEYS)
     async with driver.engine.database.connection() as connection:
-        await recorded.note_encryption(connection)
+        await recorded.record_encryption(connection)
     instance, job = await begun(driver)
     with pytest.raises(psycopg.Error, match="variables: the engines here encrypt them"):
         complete(bank, job, {"receipt": "R"})

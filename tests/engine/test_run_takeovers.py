@@ -86,7 +86,7 @@ async def test_the_runs_of_dead_engines_are_returned_and_nobody_elses(driver: Dr
     await driver.run(linear(1))
     await driver.one("work", worker="w1")
     sweeper = LeaseSweeper(driver.engine)
-    sweeper.note_dead([TAG])
+    sweeper.on_dead([TAG])
     assert await sweeper.return_held() == 2
     assert await sweeper.return_held() == 0
     assert driver.rows("SELECT count(*) FROM token WHERE state = 1") == [(2,)]

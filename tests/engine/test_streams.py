@@ -57,7 +57,7 @@ async def retried(driver: Driver, worker: Worker) -> tuple[Job, Job]:
     worker.stream.grant("work", 2)
     await driver.start("linear")
     first = await worker.one()
-    assert worker.stream.note_reported(first.id, 1) == 1
+    assert worker.stream.on_reported(first.id, 1) == 1
     await driver.fail(first)
     second = await worker.one()
     assert (second.id, second.attempt) == (first.id, 2)
@@ -67,9 +67,9 @@ async def retried(driver: Driver, worker: Worker) -> tuple[Job, Job]:
 async def test_a_late_result_leaves_the_running_attempt_known(driver: Driver) -> None:
     worker = Worker(driver)
     first, _ = await retried(driver, worker)
-    worker.stream.note_settled(first.id, 1, final=True)
-    assert worker.stream.note_reported(first.id, 1) is None
-    assert worker.stream.note_reported(first.id, -1) is None
+    worker.stream.on_settled(first.id, 1, final=True)
+    assert worker.stream.on_reported(first.id, 1) is None
+    assert worker.stream.on_reported(first.id, -1) is None
     worker.stream.close()
     await in_queue(driver, 2)
 
@@ -78,8 +78,8 @@ async def test_a_late_settled_result_leaves_the_next_attempt_known(driver: Drive
     """A message's results are settled together: a job that one of them retries can be back before that."""
     worker = Worker(driver)
     first, second = await retried(driver, worker)
-    assert worker.stream.note_reported(second.id, 0) == 2
-    worker.stream.note_settled(first.id, 1, final=True)
+    assert worker.stream.on_reported(second.id, 0) == 2
+    worker.stream.on_settled(first.id, 1, final=True)
     assert worker.stream.has_unsettled
     worker.stream.close()
     await in_queue(driver, 2)
@@ -88,9 +88,9 @@ async def test_a_late_settled_result_leaves_the_next_attempt_known(driver: Drive
 async def test_a_result_without_effect_leaves_the_worker_its_job(driver: Driver) -> None:
     worker = Worker(driver)
     first, second = await retried(driver, worker)
-    worker.stream.note_settled(first.id, 1, final=False)  # the newer attempt is the one that is held
-    assert worker.stream.note_reported(second.id, 2) == 2
-    worker.stream.note_settled(second.id, 2, final=False)
+    worker.stream.on_settled(first.id, 1, final=False)  # the newer attempt is the one that is held
+    assert worker.stream.on_reported(second.id, 2) == 2
+    worker.stream.on_settled(second.id, 2, final=False)
     assert worker.stream.has_unsettled
     worker.stream.close()
     await in_queue(driver, 2)

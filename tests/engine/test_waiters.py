@@ -28,7 +28,7 @@ def test_a_poll_that_ends_takes_no_other_slot() -> None:
     memory = AnswerMemory(1_000_000)
     waiters = Waiters(memory, 1_000_000)
     polls = SimpleNamespace(
-        draining=False, waiters=waiters, activity=SimpleNamespace(note_answered=lambda worker: answered.append(poll))
+        draining=False, waiters=waiters, activity=SimpleNamespace(observe_answered=lambda worker: answered.append(poll))
     )
     metrics = SimpleNamespace(empty_polls=SimpleNamespace(inc=int))
     settings = SimpleNamespace(through_kafka=False, poll_max_jobs=10)

@@ -15,6 +15,6 @@ __all__ = ["driver", "make_driver"]
 def whole_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """No loop of these engines looks at the whole queue now and then, so every claim does: else a job of a better
     priority would stay below what was taken."""
-    monkeypatch.setattr(LowWaterMarks, "note_taken", lambda *_: None)
+    monkeypatch.setattr(LowWaterMarks, "mark_taken", lambda *_: None)
     for pause in ("FRUITLESS_S", "FRUITLESS_SHARE", "ADOPT_INTERVAL_S"):
         monkeypatch.setattr(fairness_order, pause, 0.0)

@@ -14,7 +14,7 @@ import trio
 import trio.testing
 
 from penstock.http import HttpServer, Limits
-from penstock.http.asgi import NOTE_PROVED, Receive, Scope, Send
+from penstock.http.asgi import ON_PROVED, Receive, Scope, Send
 from penstock.http.hypercorn_seam import HypercornServer
 from penstock.http.listen import listen
 from penstock.net.accept import BEGUN_PER_TURN, CROWD_CONNECTIONS, LOOKED_AT_PER_TURN, Door, Guest
@@ -39,7 +39,7 @@ async def gated(scope: Scope, receive: Receive, send: Send) -> None:
     """As an engine with authentication."""
     known = (b"authorization", b"Bearer good") in list(scope["headers"])
     if known:
-        scope["extensions"][NOTE_PROVED]()
+        scope["extensions"][ON_PROVED]()
     await send({"type": "http.response.start", "status": 200 if known else 401, "headers": []})
     await send({"type": "http.response.body", "body": b"x"})
 
@@ -349,7 +349,7 @@ async def test_who_leaves_while_the_door_is_looked_after_is_counted_once(monkeyp
 
         async def leave() -> None:
             for guest in late[-10:]:
-                door._note_gone(guest)
+                door._on_gone(guest)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(door._look_after_held)

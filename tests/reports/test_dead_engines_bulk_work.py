@@ -41,7 +41,7 @@ async def test_what_a_dead_engine_worked_on_goes_on_at_once(driver: Driver) -> N
     id = await begun_by_another(driver)
     async with driver.engine.database.connection() as connection:
         assert await store.claim(connection, 0, LEASE_S) is None
-    driver.engine.bulk.note_dead([OTHER, DEAD])
+    driver.engine.bulk.on_dead([OTHER, DEAD])
     await driver.engine.bulk.step()
     view = await driver.engine.bulk.get(id)
     assert (view.state, view.done) == ("DONE", 3)
@@ -50,7 +50,7 @@ async def test_what_a_dead_engine_worked_on_goes_on_at_once(driver: Driver) -> N
 @pytest.mark.parametrize("others", [[], [OTHER], [OTHER] * 2 * DEAD_MAX], ids=["none", "another", "many times"])
 async def test_what_a_living_engine_works_on_is_left_to_it(driver: Driver, others: list[str]) -> None:
     id = await begun_by_another(driver)
-    driver.engine.bulk.note_dead(others)
+    driver.engine.bulk.on_dead(others)
     async with driver.engine.database.connection() as connection:
         assert await store.claim(connection, 0, LEASE_S, others[:5]) is None
         assert await store.hold(connection, int(id), 7, LEASE_S)

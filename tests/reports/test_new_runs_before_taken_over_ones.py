@@ -37,7 +37,7 @@ async def test_new_runs_go_before_those_of_a_dead_executor(driver: Driver, dies:
     count = await held_runs(driver)
     if dies == "engine":
         sweeper = LeaseSweeper(driver.engine)
-        sweeper.note_dead([TAG])
+        sweeper.on_dead([TAG])
         assert await sweeper.return_held() == count
     else:
         assert len(driver.rows("UPDATE token SET lease_until = now() - interval '1 s' RETURNING id")) == count
@@ -61,7 +61,7 @@ async def test_new_runs_go_before_those_of_a_dead_executor(driver: Driver, dies:
 async def test_a_run_that_was_taken_over_goes_on_as_others_do(driver: Driver) -> None:
     run = await begin(driver, DEAD)
     sweeper = LeaseSweeper(driver.engine)
-    sweeper.note_dead([TAG])
+    sweeper.on_dead([TAG])
     assert await sweeper.return_held() == 1
     [again] = await take(driver)
     await append(driver, again.run_lease, done("/0"))

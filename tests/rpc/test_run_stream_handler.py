@@ -32,7 +32,7 @@ class HandlerOfRuns:
         jobs = SimpleNamespace(
             worker="e1.00/w-1",
             holds=lambda job_id, attempt: False,
-            note_reported=lambda job_id, attempt: None,
+            on_reported=lambda job_id, attempt: None,
             grant=lambda job_type, count: self.granted.append(job_type),
         )
         self.is_away = False

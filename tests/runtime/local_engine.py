@@ -36,7 +36,7 @@ class LocalEngine(Driver):
             self.membership.attach(engine)
             self.sweeper = LeaseSweeper(engine)
             engine.events.engine_lost.listen(self.sweeper.scan_soon)
-            engine.events.engines_dead.listen(self.sweeper.note_dead)
+            engine.events.engines_dead.listen(self.sweeper.on_dead)
 
             async def probe() -> None:
                 await engine.polls.wait_probe()

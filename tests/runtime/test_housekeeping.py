@@ -122,7 +122,7 @@ async def test_a_blocked_loop_shows_as_lag(mock_clock: trio.testing.MockClock) -
             waiters: tuple[()] = ()
 
             class activity:  # noqa: N801 - the polls'
-                note_lag = lags.append
+                observe_lag = lags.append
 
     bare: Any = Bare()
     async with trio.open_nursery() as nursery:

@@ -309,13 +309,13 @@ async def test_a_poll_counts_its_worker_once(engine: LocalEngine, monkeypatch: A
             monkeypatch.setattr(polls.claims, "submit_nowait", refuse)
         polls.queue.forget("work")  # else a poll that waits is not begun as bytes
         fresh, noted = Activity(engine.engine.metrics, polls.waiters, trio.current_time), list[str]()
-        note = fresh.note_poll
+        note = fresh.observe_poll
 
         def noting(worker: str, *rest: Any) -> None:
             noted.append(worker)
             note(worker, *rest)
 
-        monkeypatch.setattr(fresh, "note_poll", noting)
+        monkeypatch.setattr(fresh, "observe_poll", noting)
         monkeypatch.setattr(polls, "activity", fresh)
         both.taken.clear()
         answer = await both.ask(both.inline, "/v1/jobs/poll", body)

@@ -450,7 +450,7 @@ class App:
                     strict_args=self._strict_args,
                     max_lost=self._max_lost,
                 )
-                executor = Executor(backend, self._workflows, limits, self._note, self._note_result, loop)
+                executor = Executor(backend, self._workflows, limits, self._on_event, self._on_result, loop)
                 await nursery.start(executor.run)
                 try:
                     yield
@@ -476,7 +476,7 @@ class App:
 
         return open_local(at, self.name, self.workflows, migrate=self._migrate, rest_port=self._rest_port)
 
-    def _note(self, event: str, leased: LeasedRun, detail: str) -> None:
+    def _on_event(self, event: str, leased: LeasedRun, detail: str) -> None:
         if event == "blocked":
             self._news.blocked[leased.id] = detail
         if event in ("taken", "resumed"):
@@ -488,7 +488,7 @@ class App:
             self._news.tell(leased.id)
         self.on_event(event, leased, detail)
 
-    def _note_result(self, leased: LeasedRun, result: str) -> None:
+    def _on_result(self, leased: LeasedRun, result: str) -> None:
         self._news.tell(leased.id, result)
 
     def _open_runs(self) -> Runs:

@@ -152,7 +152,7 @@ class Executor:
     async def _wait_change(self) -> None:
         await self._changed.park()
 
-    def _note_change(self) -> None:
+    def _on_change(self) -> None:
         self._changed.unpark_all()
 
     # -- claiming runs
@@ -174,7 +174,7 @@ class Executor:
                 found = await self._ask(lambda: self.backend.take(room, CLAIM_WAIT_S))
             finally:
                 del self._asking[scope]
-                self._note_change()
+                self._on_change()
         leased_at = max(before, trio.current_time() - ANSWER_MAX_S)
         for leased in found:
             self.sample(leased.now)
@@ -219,7 +219,7 @@ class Executor:
                     await self._wait_change()
         finally:
             self._has_suspect = False
-            self._note_change()
+            self._on_change()
 
     async def _give_all_back(self, runs: Sequence[LeasedRun]) -> None:
         async with trio.open_nursery() as nursery:
@@ -245,7 +245,7 @@ class Executor:
                 run.look_again()
             self._on_event("taken" if leased.fresh else "resumed", leased, "")
             run.wake_loop()
-            self._note_change()
+            self._on_change()
 
     def left(self, run: LoadedRun, event: str, detail: str) -> None:
         """The run is not leased any more."""
@@ -258,7 +258,7 @@ class Executor:
             self.spawn(self._leave_blocked, run.leased, detail)
         else:
             self._on_event(event, run.leased, detail)
-        self._note_change()
+        self._on_change()
 
     async def _leave_blocked(self, leased: LeasedRun, reason: str) -> None:
         """Who waits for it is told once others see it, too: a program may end with that."""
@@ -313,7 +313,7 @@ class Executor:
 
     def arm(self, run: LoadedRun) -> None:
         """See to it that the run is looked at when its time comes."""
-        self._note_change()
+        self._on_change()
         if run.is_gone or run.is_looping:  # the run loop arms it when it stops
             return
         at = run.activation.next_due() - self._offset

@@ -142,7 +142,7 @@ def _is_of_others(frame: FrameType | None) -> bool:
     return False
 
 
-def _note_collection(phase: str, info: dict[str, int], here: _Here = _here) -> None:
+def _on_collection(phase: str, info: dict[str, int], here: _Here = _here) -> None:
     """Finalizers of anybody's garbage run between the two."""
     here.collecting = 1 if phase == "start" else 0
 
@@ -160,7 +160,7 @@ def calls_checked() -> Generator[None]:
 @functools.cache
 def watch_bodies() -> None:
     """From now on bodies in this process are told of files, sockets and processes. Idempotent."""
-    gc.callbacks.append(_note_collection)
+    gc.callbacks.append(_on_collection)
     sys.addaudithook(_audit)
     for module, names in (
         (asyncio.events, ("_get_event_loop", "_get_running_loop", "get_event_loop", "get_running_loop")),

@@ -225,7 +225,7 @@ class RemoteBackend:
     def _ask_for(self, count: int) -> None:
         self._asked += count
         if self._link is not None:
-            self._link.note_room()
+            self._link.on_free_slots()
 
     def _leased(self, link: Link, run: w.Run, age_s: float) -> LeasedRun:
         workflow = self._by_type[run.job_type]

@@ -105,7 +105,7 @@ class Link:
         if self.leased.get(job_id) == attempt:
             del self.leased[job_id]
 
-    def note_room(self) -> None:
+    def on_free_slots(self) -> None:
         """The executor takes another number of runs than before."""
         self._news.set()
 

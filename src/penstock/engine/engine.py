@@ -115,11 +115,11 @@ class Engine:
         )
         self.aside, self.ends = Aside(metrics), (ends := Ends(database))
         self.timers = Timers(database, self.fire, self.aside, settings.background_failure_limit, self.events.armed)
-        told = self.timers.note_armed, ends, traces
+        told = self.timers.on_armed, ends, traces
         self.transactions = Transactions(database, settings, metrics, self.definitions, self.polls, self.ids, *told)
         self.full_path = FullPath(database, settings, metrics, self.definitions, self.transactions)
         self.fast_path = FastPath(database, settings, metrics, self.polls, cache, self._fold, ends)
-        heard, whole = (self.polls.came_back, self.timers.note_due_in), (self.ids, self.transactions, view_instances)
+        heard, whole = (self.polls.came_back, self.timers.on_due_in), (self.ids, self.transactions, view_instances)
         self.starts = Starts(database, settings, metrics, self.definitions, self.polls, *whole)
         self.leases = Leases(database, settings, metrics, self.definitions, self.full_path, self.aside, *heard)
         self.jobs = Jobs(database, settings, metrics, self.definitions, self.polls, self.fast_path, self.full_path)
@@ -234,7 +234,7 @@ class Engine:
             return await self.schedules.cancel_overtaken(instance, timer)
         if timer[2] == RUN_CHILD_TIMER:
             return await self.children.tell(instance, timer)
-        item = timer_command(instance, timer, give_up, self.timers.note_refused)
+        item = timer_command(instance, timer, give_up, self.timers.on_refusal)
         self.full_path.submit_nowait(item)
         try:
             return bool(await item.wait_answer()) if await item.wait_tried() else None

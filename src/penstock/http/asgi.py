@@ -18,7 +18,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 CERTIFICATE = "penstock.certificate"
 """An ASGI extension: whom the client's TLS certificate names, such as ``dns:w.example``."""
 
-NOTE_PROVED = "penstock.note_proved"
+ON_PROVED = "penstock.on_proved"
 """An ASGI extension: to be called when it is known who calls, so that the connection makes room for nobody."""
 
 Headers = list[tuple[bytes, bytes]]

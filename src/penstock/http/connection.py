@@ -249,7 +249,7 @@ class Connection:
                 self._guest.ask()
         return Cycle(self, request)
 
-    def note_proved(self) -> None:
+    def on_proved(self) -> None:
         """It is known who calls."""
         if self._guest is not None:
             self._guest.prove()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from penstock.http.asgi import CERTIFICATE, NOTE_PROVED, Headers, Message, Pairs, Scope
+from penstock.http.asgi import CERTIFICATE, ON_PROVED, Headers, Message, Pairs, Scope
 from penstock.http.refusal import error_object
 from penstock.http.request import Request
 from penstock.http.response import LAST_CHUNK, Head, encode_head
@@ -74,9 +74,9 @@ class Cycle:
         """Over TLS: whom the client's names."""
         return self._connection.certificate or ()
 
-    def note_proved(self) -> None:
+    def on_proved(self) -> None:
         """The application knows who calls: the connection makes room for nobody."""
-        self._connection.note_proved()
+        self._connection.on_proved()
 
     def peer_gone_nowait(self) -> bool:
         """Whether the client has closed its side already."""
@@ -130,7 +130,7 @@ class Cycle:
                 PEER_GONE: connection.peer_gone_nowait,
                 ANSWER_LOST: connection.is_broken,
                 CERTIFICATE: connection.certificate or (),
-                NOTE_PROVED: connection.note_proved,
+                ON_PROVED: connection.on_proved,
             },
         }
 

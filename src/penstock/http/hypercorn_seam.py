@@ -31,7 +31,7 @@ from hypercorn.trio.tcp_server import MAX_RECV, TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
 
-from penstock.http.asgi import CERTIFICATE, NOTE_PROVED, App, Receive, Scope, Send
+from penstock.http.asgi import CERTIFICATE, ON_PROVED, App, Receive, Scope, Send
 from penstock.http.guard import Guard, Shared
 from penstock.http.interface import Statistics
 from penstock.http.limits import Limits
@@ -364,7 +364,7 @@ def _naming(app: App, stream: trio.abc.Stream, guest: Guest) -> App:
 
     async def named(scope: Scope, receive: Receive, send: Send) -> None:
         extensions = scope.setdefault("extensions", {})
-        extensions[NOTE_PROVED] = guest.prove
+        extensions[ON_PROVED] = guest.prove
         if secured is not None:
             extensions[CERTIFICATE] = names_of(secured)
         await app(scope, receive, send)

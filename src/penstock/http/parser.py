@@ -386,7 +386,7 @@ class RequestParser:
             length = self._framing.get(b"content-length")
             self._known[self._header_block] = _KnownHead(self._headers.copy(), 0 if length is None else int(length))
             if length is not None:
-                self._note_shape(self._header_block, length)
+                self._remember_shape(self._header_block, length)
         headers, authority = self._headers, authority_of(self._target)
         if authority:  # it counts, whatever `Host` says (RFC 9112, 3.2.2)
             check_host(authority)
@@ -403,7 +403,7 @@ class RequestParser:
         self._start_request()
         return request
 
-    def _note_shape(self, block: bytes, length: bytes) -> None:
+    def _remember_shape(self, block: bytes, length: bytes) -> None:
         found, limits = _LENGTH_LINE.search(block), self._limits
         if found is None or found[1] != length:
             return

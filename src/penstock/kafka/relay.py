@@ -339,7 +339,7 @@ class Relay:
             else:
                 worst[row.job_type] = result
         for job_type, result in worst.items():
-            self._troubles.note_type(job_type, result.outcome, now)
+            self._troubles.back_off(job_type, result.outcome, now)
             self._retry_wake.set()
             self._tell_trouble(job_type, result)
         for job_type in well - worst.keys():

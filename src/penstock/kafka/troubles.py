@@ -45,7 +45,7 @@ class Troubles:
         trouble = self._types.get(job_type)
         return trouble is not None and trouble.refused
 
-    def note_type(self, job_type: int, outcome: PublishOutcome, now: float) -> None:
+    def back_off(self, job_type: int, outcome: PublishOutcome, now: float) -> None:
         """Let it wait, twice as long as the last time."""
         longest_s = UNKNOWN_RETRY_MAX_S if outcome is PublishOutcome.UNKNOWN else REFUSED_RETRY_MAX_S
         pause_s = _longer(self._types.get(job_type), longest_s)

@@ -104,13 +104,13 @@ class Guest:
     def ask(self) -> None:
         """A whole request has come: a proof where no other is asked for."""
         if not self.proved:
-            self._door.note_asked(self)
+            self._door.on_asked(self)
 
     def prove(self) -> None:
         """It is known who calls: the connection stays."""
         if not self.proved:
             self.proved = True
-            self._door.note_proved(self)
+            self._door.on_proved(self)
 
     @property
     def at_door(self) -> bool:
@@ -338,14 +338,14 @@ class Door:
 
     # -- for guests
 
-    def note_asked(self, guest: Guest) -> None:
+    def on_asked(self, guest: Guest) -> None:
         """See `Guest.ask`."""
         if self._asking_proves:
             guest.prove()
         elif guest.stage is Stage.BEGUN:
             self._unproved.move(guest, Stage.ANSWERED)
 
-    def note_proved(self, guest: Guest) -> None:
+    def on_proved(self, guest: Guest) -> None:
         """See `Guest.prove`."""
         self._pace = min(self._pace + 1, BEGUN_PER_TURN)
         self.forget(guest)
@@ -383,7 +383,7 @@ class Door:
         if stage is Stage.BEGUN:
             start(sock, guest)
         elif stage is Stage.READY:
-            self._note_ready(host)
+            self._on_ready(host)
         elif self._poller is not None:
             self._listeners[guest] = listener = partial(self._heard, guest)
             self._poller.add(sock.fileno(), listener)
@@ -445,7 +445,7 @@ class Door:
         """Whether one who is HELD is it no more: there is something to look at, or it has left."""
         begun = self._peek(guest.sock)
         if begun is None:
-            self._note_gone(guest)
+            self._on_gone(guest)
         elif self._is_worth(begun):
             self._offer(guest)
         else:
@@ -460,11 +460,11 @@ class Door:
         self._let_go(guest)
         if self._is_crowded:
             self._unproved.move(guest, Stage.READY)
-            self._note_ready(guest.host)
+            self._on_ready(guest.host)
         else:
             self._begin(guest)
 
-    def _note_ready(self, host: str) -> None:
+    def _on_ready(self, host: str) -> None:
         self._turns.add(host)
         self._any_ready.set()
 
@@ -497,7 +497,7 @@ class Door:
         else:
             self._look_at(guest)
 
-    def _note_gone(self, guest: Guest) -> None:
+    def _on_gone(self, guest: Guest) -> None:
         self._let_go(guest)
         self.forget(guest)
         self._gone.append(guest)

@@ -290,7 +290,7 @@ class RestApp:
         except PenstockError as error:
             return error
         set_identity(identity)
-        exchange.note_proved()
+        exchange.on_proved()
         return identity
 
     async def _answer(

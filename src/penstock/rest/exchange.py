@@ -32,7 +32,7 @@ CERTIFICATE: Final = "penstock.certificate"
 """The ASGI extension of our servers (http/asgi.py): whom the client's TLS certificate names."""
 
 
-NOTE_PROVED: Final = "penstock.note_proved"
+ON_PROVED: Final = "penstock.on_proved"
 """The one to be called when it is known who calls (http/asgi.py)."""
 
 
@@ -100,7 +100,7 @@ class Exchange(Protocol):
         """Over TLS: whom the client's names."""
         ...
 
-    def note_proved(self) -> None:
+    def on_proved(self) -> None:
         """It is known who calls: the connection makes room for nobody."""
         ...
 
@@ -169,8 +169,8 @@ class AsgiExchange:
         found: Sequence[str] = self._scope.get("extensions", {}).get(CERTIFICATE, ())
         return found
 
-    def note_proved(self) -> None:
-        note: Callable[[], None] | None = self._scope.get("extensions", {}).get(NOTE_PROVED)
+    def on_proved(self) -> None:
+        note: Callable[[], None] | None = self._scope.get("extensions", {}).get(ON_PROVED)
         if note is not None:
             note()
 

@@ -140,7 +140,7 @@ class RunStreamHandler:
             count += len(items)
             for item in items:
                 ends = isinstance(item, w.RunPark | w.RunFinish)
-                pending_item = _PendingItem(kind, item, self._note_reported(item) if ends else None)
+                pending_item = _PendingItem(kind, item, self._on_reported(item) if ends else None)
                 self._pending_items[kind.answers].append(pending_item)
                 self.pending_bytes += pending_item.size_bytes
                 if isinstance(item, w.RunRead):
@@ -172,20 +172,20 @@ class RunStreamHandler:
         pending_item.is_done = True
         self._wake()
 
-    def _note_reported(self, item: Item) -> int | None:
-        return self._jobs.note_reported(item.job_id, item.attempt) if item.attempt else None  # 0 is no attempt here
+    def _on_reported(self, item: Item) -> int | None:
+        return self._jobs.on_reported(item.job_id, item.attempt) if item.attempt else None  # 0 is no attempt here
 
     def _settle(self, pending_item: _PendingItem) -> None:
         answer, item = pending_item.answer, pending_item.item
         is_lost = answer.outcome == w.OutcomeCode.LEASE_LOST
         attempt = pending_item.settles
         if attempt is None and is_lost:
-            attempt = self._note_reported(item)
+            attempt = self._on_reported(item)
         if attempt is None:
             return
         goes_on = isinstance(item, w.RunFinish) and item.begun is not None
         has_left = is_lost or (answer.outcome == w.OutcomeCode.OK and not answer.unread and not goes_on)
-        self._jobs.note_settled(item.job_id, attempt, final=has_left)
+        self._jobs.on_settled(item.job_id, attempt, final=has_left)
         if has_left:
             self.forget([item.job_id])
 
@@ -227,9 +227,9 @@ class RunStreamHandler:
         except PenstockError:  # they went back to the queue, and the credit for them is as it was
             self.forget(job.id for job in jobs)
             for job in jobs:
-                attempt = self._jobs.note_reported(job.id, job.attempt or 0)
+                attempt = self._jobs.on_reported(job.id, job.attempt or 0)
                 if attempt is not None:
-                    self._jobs.note_settled(job.id, attempt, final=True)
+                    self._jobs.on_settled(job.id, attempt, final=True)
                 self._jobs.grant(job.job_type, 1)
         self._describing -= 1
         self._wake()
@@ -239,9 +239,9 @@ class RunStreamHandler:
         with suppress(PenstockError, *AWAY):  # then the end of the lease brings it back
             await self._engine.journal.block(held, TOO_OLD)
         self.forget([job.id])
-        attempt = self._jobs.note_reported(job.id, held.attempt)
+        attempt = self._jobs.on_reported(job.id, held.attempt)
         if attempt is not None:
-            self._jobs.note_settled(job.id, attempt, final=True)
+            self._jobs.on_settled(job.id, attempt, final=True)
         self._jobs.grant(job.job_type, 1)
         self._wake()
 

@@ -372,7 +372,7 @@ class Server:
             return False
         caller = call.caller = self._gate.find(call.authorization, call.address, call.certificate)
         if caller is not None:
-            call.connection.note_proved()
+            call.connection.on_proved()
         return caller is not None and table.RPC.get(call.method.path) in caller.permissions
 
     def go_on(self, call: ServerCall[Any, Any], run: Callable[[Any], Awaitable[None]] | None = None) -> None:
@@ -458,7 +458,7 @@ class Server:
             except PenstockError as error:
                 caller = error
             if isinstance(caller, Identity):
-                call.connection.note_proved()
+                call.connection.on_proved()
             table.require(needed, caller)
             identity = call.caller = caller if isinstance(caller, Identity) else None
             set_identity(identity)

@@ -137,7 +137,7 @@ class Connection(Sending):
 
     # ---------------------------------------------------------------------------------- for calls
 
-    def note_proved(self) -> None:
+    def on_proved(self) -> None:
         """It is known who calls."""
         if self._guest is not None:
             self._guest.prove()

@@ -154,7 +154,7 @@ class WorkStream:
             self._pending.append(pending)
             self._unanswered += results
             for items in (request.completions, request.failures, request.releases, request.parks):
-                pending.attempts += [self._jobs.note_reported(item.job_id, item.attempt or 0) for item in items]
+                pending.attempts += [self._jobs.on_reported(item.job_id, item.attempt or 0) for item in items]
             nursery.start_soon(self._apply, pending, request)
         if request.heartbeats:
             self._unanswered += len(request.heartbeats)
@@ -174,7 +174,7 @@ class WorkStream:
             outcomes += await worker_items.park(engine, worker, request.parks)
         for outcome, attempt in zip(outcomes, pending.attempts, strict=True):
             if attempt is not None:
-                self._jobs.note_settled(outcome.job_id, attempt, final=outcome.outcome in _SETTLED)
+                self._jobs.on_settled(outcome.job_id, attempt, final=outcome.outcome in _SETTLED)
         pending.outcomes = outcomes
         self._settled.set()
         self._settled = trio.Event()
@@ -194,7 +194,7 @@ class WorkStream:
             message, answers = self._compose()
             if message is not None:
                 await self._call.send_message(message)
-                self._jobs.note_sent()
+                self._jobs.on_sent()
                 if answers:
                     self._unanswered -= answers
                     self._answered.set()

@@ -75,7 +75,7 @@ class DatabaseStart:
                 log.info("schema applied", version=SCHEMA_VERSION, before=found or None)
             await prepare_partitions(connection, self._settings.partition_days)
             if self._settings.encryption_keys is not None:
-                await recorded.note_encryption(connection)
+                await recorded.record_encryption(connection)
         finally:
             connection.close_nowait()
 

@@ -55,7 +55,7 @@ class Dispatch:
         """Let everything that writes rows wake the relay: here at once, elsewhere through NOTIFY."""
         events = self._engine.events
         events.queued.listen(self._relay.wake_for)
-        events.uploaded.listen(self._note_uploaded)
+        events.uploaded.listen(self._on_uploaded)
         events.queued_elsewhere.listen(self._relay.wake)
         events.migrated.listen(self._relay.wake)
         membership.relays_here = self._leadership.leads
@@ -88,7 +88,7 @@ class Dispatch:
         if leads:
             self._relay.wake()
 
-    def _note_uploaded(self, job_types: Collection[str]) -> None:
+    def _on_uploaded(self, job_types: Collection[str]) -> None:
         self._new_topics.update(topic_of(name) for name in job_types)
         self._uploaded.set()
 

@@ -89,14 +89,14 @@ class Housekeeping:
 
     async def _purge_slots(self, connection: TrioConnection) -> None:
         """A piece of the table each round; and jobs with keys of types that are not known for it come to be found."""
-        await self._engine.queues.note_keyed(connection, await queue_store.unmarked_types(connection))
+        await self._engine.queues.remember_keyed(connection, await queue_store.unmarked_types(connection))
         found = await queue_store.purge_slots(connection, self._slots_after, SLOTS_MAX_ROWS)
         self._slots_after = (0, "") if found is None else found[0]
 
     async def _write_activity(self, connection: TrioConnection, depths: Sequence[tuple[str, int, float]]) -> None:
         """What the console shows of the last rounds; an engine without work and workers writes nothing."""
         engine, activity = self._engine, self._engine.polls.activity
-        activity.note_depths(depths)
+        activity.observe_depths(depths)
         by_type, by_worker = await _leased(engine.polls.leases)
         counts, workers, seen = activity.take_counts(), activity.workers(), activity.take_workers(by_worker)
         queues = activity.take_queues(by_type)
@@ -115,7 +115,7 @@ class Housekeeping:
         await trio.sleep_until(due)
         late_s = max(0.0, trio.current_time() - due)
         self._engine.metrics.loop_lag_seconds.observe(late_s)
-        self._engine.polls.activity.note_lag(late_s)
+        self._engine.polls.activity.observe_lag(late_s)
         self._engine.metrics.parked_polls.set(len(self._engine.polls.waiters))
 
 

@@ -37,7 +37,7 @@ class LeaseSweeper:
         self._next_scan_at = trio.current_time()
         self._dead: set[str] = set()
 
-    def note_dead(self, tags: Sequence[str]) -> None:
+    def on_dead(self, tags: Sequence[str]) -> None:
         """These engines are dead: the runs that their executors hold are taken from them now."""
         self._dead.update(tags)
 

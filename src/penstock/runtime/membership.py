@@ -112,11 +112,11 @@ class Membership:
         self._engine = engine
         engine.code.tag = self._tag
         events = engine.events
-        events.queued.listen(self._note_queued)
-        events.key_opened.listen(self._note_key)
-        events.armed.listen(self._note_timer)
-        events.lost.listen(self._note_loss)
-        events.mailed.listen(self._note_mail)
+        events.queued.listen(self._on_queued)
+        events.key_opened.listen(self._on_key)
+        events.armed.listen(self._on_timer)
+        events.lost.listen(self._on_loss)
+        events.mailed.listen(self._on_mailbox)
 
     async def leave(self) -> None:
         """Tell what was not told yet, and give the number back; best effort."""
@@ -271,27 +271,27 @@ class Membership:
         else:
             _hear_things(engine, kind, text)
 
-    def _note_queued(self, job_type: str) -> None:
+    def _on_queued(self, job_type: str) -> None:
         if self.others and not self.relays_here():
             self._queued.add(job_type)
             self._wake.set()
 
-    def _note_key(self, job_type: str, flow_key: str) -> None:
+    def _on_key(self, job_type: str, flow_key: str) -> None:
         if self.others and len(self._keys) < KEYS_MAX_ITEMS and not self.relays_here():
             self._keys[job_type, flow_key] = None
             self._wake.set()
 
-    def _note_loss(self, loss: Loss) -> None:
+    def _on_loss(self, loss: Loss) -> None:
         if self.others and len(self._losses) < LOSSES_MAX_ITEMS:
             self._losses.append(loss)
             self._wake.set()
 
-    def _note_mail(self, mail: Mail) -> None:
+    def _on_mailbox(self, mail: Mail) -> None:
         if self.others and len(self._mail) < LOSSES_MAX_ITEMS:
             self._mail[mail.holder, mail.instance] = mail
             self._wake.set()
 
-    def _note_timer(self, seconds: float) -> None:
+    def _on_timer(self, seconds: float) -> None:
         if self.others:
             self._timer_s = seconds if self._timer_s is None else min(seconds, self._timer_s)
             self._wake.set()

@@ -18,7 +18,7 @@ from penstock.access.gate import Gate
 from penstock.errors import PenstockError
 from penstock.http import Limits
 from penstock.net.tls import Tls
-from penstock.rest.exchange import CERTIFICATE, NOTE_PROVED, App, Receive, Scope, Send, send_reply
+from penstock.rest.exchange import CERTIFICATE, ON_PROVED, App, Receive, Scope, Send, send_reply
 from penstock.rest.problems import problem_of
 from penstock.runtime.descriptors import METRICS_MAX_CONNECTIONS
 
@@ -69,7 +69,7 @@ def _gated(app: App, gate: Gate) -> App:
                 certificate = scope.get("extensions", {}).get(CERTIFICATE, ())
                 identity = await gate.identify(proofs, None if client is None else client[0], certificate)
                 identity.require(table.METRICS)
-                scope.get("extensions", {}).get(NOTE_PROVED, _nothing)()
+                scope.get("extensions", {}).get(ON_PROVED, _nothing)()
             except PenstockError as error:
                 await send_reply(send, problem_of(error), ())
                 return

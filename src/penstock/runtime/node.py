@@ -267,8 +267,8 @@ class Node:
             return await self._supervise(supervisor, {"membership": membership.look, "notifier": membership.send})
         sweeper = LeaseSweeper(engine)
         engine.events.engine_lost.listen(sweeper.scan_soon)
-        engine.events.engines_dead.listen(sweeper.note_dead)
-        engine.events.engines_dead.listen(engine.bulk.note_dead)
+        engine.events.engines_dead.listen(sweeper.on_dead)
+        engine.events.engines_dead.listen(engine.bulk.on_dead)
         housekeeping = Housekeeping(engine)
         migration = DispatchMigration(engine)
         if dispatch is not None:

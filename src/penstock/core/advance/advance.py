@@ -365,7 +365,7 @@ class _Run(Branches, Calls, Mending, Waiting):
     def take_signal(self, token: Token, signal: tuple[int, bytes]) -> None:
         """What follows a kept signal is bounded as if it came now: its steps and its work are counted from here."""
         id, output = signal
-        self.note_taken(token, id)
+        self.mark_taken(token, id)
         self.out.steps_run += 1
         self.steps_max = self.out.steps_run + self.inputs.max_automatic_steps
         self.work.begin_anew()

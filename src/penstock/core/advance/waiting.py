@@ -32,7 +32,7 @@ class Waiting(Items):
             and self.work.may_go_on
         )
 
-    def note_taken(self, token: Token, signal: int) -> None:
+    def mark_taken(self, token: Token, signal: int) -> None:
         self.used_signals.add(signal)
         self.out.consumed_signals.append(signal)
         self.out.audit.append(AuditRow("SIGNALLED", token.id, token.step, detail="kept"))
@@ -66,7 +66,7 @@ class Waiting(Items):
             self.out.armed.append(Timer(event.until, token.id, token.seq, WAIT_TIMER))
         kept = None if event.signal is None else self.kept_signal(step)
         if kept is not None:
-            self.note_taken(token, kept[0])
+            self.mark_taken(token, kept[0])
             self.signalled(token, kept[1])
 
     def signalled(self, token: Token, output: bytes | None) -> None:

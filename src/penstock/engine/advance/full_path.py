@@ -283,7 +283,7 @@ class FullPath(GroupCommitQueue[Command]):
         recorded, which may be taken up for their sake."""
         extra = [statement for item in decided for statement in item.statements()]
         if any(item.arms for item in decided):
-            transaction.note_armed(transaction.now)
+            transaction.on_armed(transaction.now)
         extra += bulk.counts((item.for_bulk, item.instance) for item in decided)
         if behind:
             extra.append(recorded.forget(sorted({item.instance for item in behind})))
@@ -297,7 +297,7 @@ class FullPath(GroupCommitQueue[Command]):
             fold = variable_store.fold(folds, self._variables_max_bytes)
             too_large = {row[0] for row in (await connection.roundtrip([*writes, fold]))[-1]}
             self._refuse_growth(decided, too_large)
-            writes = variable_store.note_folded(folds, too_large)
+            writes = variable_store.record_folded(folds, too_large)
         await self.commit(connection, transaction, writes)
         self._notes.remember(later)
 

@@ -80,11 +80,11 @@ class Timers:
         """This engine fires nothing: whatever it arms is told to the others."""
         self._looks = False
 
-    def note_armed(self, fire_at: datetime, now: datetime) -> None:
+    def on_armed(self, fire_at: datetime, now: datetime) -> None:
         """A transaction armed a timer; ``now`` is the database's time in it."""
-        self.note_due_in((fire_at - now).total_seconds())
+        self.on_due_in((fire_at - now).total_seconds())
 
-    def note_due_in(self, seconds: float) -> None:
+    def on_due_in(self, seconds: float) -> None:
         """A transaction armed a timer that is due in so many seconds."""
         if self._bring_forward(seconds) or not self._looks:
             self._armed(seconds)
@@ -136,10 +136,10 @@ class Timers:
                 self._refused.pop(timer, None)
                 self._aside.forget(SERVICE, timer)
             except PenstockError as error:
-                settled += self.note_refused(instance, timer, error)
+                settled += self.on_refusal(instance, timer, error)
             except DatabaseError as error:  # of those that ask it themselves
                 kind = Unavailable if isinstance(error, AWAY) else PenstockError
-                settled += self.note_refused(instance, timer, kind(first_line(error)))
+                settled += self.on_refusal(instance, timer, kind(first_line(error)))
 
         async with trio.open_nursery() as nursery:
             for timer, about in due.items():
@@ -181,7 +181,7 @@ class Timers:
         self.hint(0 if put_off_any else LINES_LOCKED_S)
         return await store.due(connection, limit, throttled=False), False
 
-    def note_refused(self, instance: int, timer: Timer, error: PenstockError) -> bool:
+    def on_refusal(self, instance: int, timer: Timer, error: PenstockError) -> bool:
         """A timer could not be acted on; also one that was left because it takes long. False: it is not remembered."""
         if isinstance(error, Unavailable | TooManyRequests):  # those are tried again with the next look
             _refusals.warning(error.code, "a timer could not be fired", instance=f"{instance:x}", reason=error.reason)

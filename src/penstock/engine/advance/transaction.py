@@ -123,7 +123,7 @@ class Transaction:
         if change.recalled or out.abandoned or told:
             self._armed.append(self.now)  # what other instances, or schedules, are told
 
-    def note_armed(self, at: datetime) -> None:
+    def on_armed(self, at: datetime) -> None:
         """What it writes beside its changes lets a timer be due at that time."""
         self._armed.append(at)
 
@@ -295,5 +295,5 @@ class Transaction:
             self._parts.failed.tell(out.instance.id, loaded.definition.id, out.instance.failure or "")
         if out.ended:
             status = InstanceStatus(out.instance.status).name
-            metrics.note_end(loaded.definition.id, status, age_s(out.instance.id))
+            metrics.on_end(loaded.definition.id, status, age_s(out.instance.id))
             self._parts.ends.tell(out.instance.id)

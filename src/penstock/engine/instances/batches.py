@@ -289,7 +289,7 @@ class Batches:
             requests = await store.requests(connection, work.id, work.begun, STARTS_AT_ONCE)
         refused = await self._start(work.id, requests)
         async with self._database.connection() as connection, connection.transaction():
-            await store.note_begun(connection, work.id, min(work.begun + STARTS_AT_ONCE, work.total), refused)
+            await store.record_begun(connection, work.id, min(work.begun + STARTS_AT_ONCE, work.total), refused)
 
     async def _start(self, batch: int, requests: Sequence[BatchRequest]) -> builtins.list[tuple[int, str, str]]:
         """Those that can't be started: place, code and reason. Raises what is tried again: the others are started."""
@@ -343,7 +343,7 @@ class Batches:
         if away:  # outside of the nursery: a group of errors would end the process
             raise away[0]
         async with self._database.connection() as connection:
-            await store.note_cancelled(connection, work.id, min(since + CANCELS_AT_ONCE, work.total))
+            await store.record_cancelled(connection, work.id, min(since + CANCELS_AT_ONCE, work.total))
 
     async def _settle(self, work: BatchWork, *, looks: bool = False) -> int | None:
         """End a batch of which all have ended; else an instance that is open. With ``looks`` the next look is set."""
@@ -355,7 +355,7 @@ class Batches:
                 if found is not None:
                     place, instance = found
                     if looks or place > work.ended:
-                        await store.note_ended(connection, work.id, place, within)
+                        await store.record_ended(connection, work.id, place, within)
                     return instance
                 since += ENDS_AT_ONCE
         if work.on_complete is not None and work.cancelled is None:

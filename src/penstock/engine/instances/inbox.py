@@ -374,7 +374,7 @@ class Inbox:
                 if self._fill_again:
                     self._fill_again = False
                     return False
-                await store.note_filled(connection)
+                await store.record_filled(connection)
                 self._whole = True
                 return True
         return False

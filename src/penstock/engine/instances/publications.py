@@ -142,7 +142,7 @@ class Publications(GroupCommitQueue[PublishItem]):
         going: list[MessageCommand] = []
         for wait, _ in item.planned:
             timer = (wait.token_id, wait.seq, MESSAGE_TIMER)
-            command = MessageCommand(wait.instance_id, timer, None, self._timers.note_refused)
+            command = MessageCommand(wait.instance_id, timer, None, self._timers.on_refusal)
             try:
                 self._full_path.submit_nowait(command)
             except TooManyRequests as error:

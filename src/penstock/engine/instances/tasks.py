@@ -144,7 +144,7 @@ class SignalCommand(TaskCommand):
                 )
             )
         if self.signal_id is not None:
-            writes.append(signals.note_id(self.instance, self.signal_id, self.signal_digest))
+            writes.append(signals.record_signal_id(self.instance, self.signal_id, self.signal_digest))
         if self.key is not None:
             writes.append(idempotency.use(self.scope, self.key, self.digest, self.instance))
         return writes

@@ -63,7 +63,7 @@ class ParkedPoll(Waiter):
         super().__init__(poll.worker, poll.types, poll.max_jobs, poll.lease_s, reservation)
         self.caller = caller
 
-    def note_settled(self) -> None:
+    def on_settled(self) -> None:
         """As `Waiter`."""
         if not (self.reserved or self.closed) and (self.jobs or self.ending):
             self.caller.go_on()
@@ -105,7 +105,7 @@ class InlineJobs:
         """Note that a caller who was let pass polls; False when it may not, of one of these types."""
         if caller.job_types is not None and not caller.job_types.issuperset(poll.types):
             return False
-        self._polls.losses.note_poller(poll.worker, caller)
+        self._polls.losses.remember_poller(poll.worker, caller)
         return True
 
     def claim(self, poll: KnownPoll, reservation: MemoryReservation, caller: Waiting, now: float) -> ClaimItem | None:
@@ -129,16 +129,16 @@ class InlineJobs:
             if not waiter.jobs and item.versions != polls.queue.versions(poll.types):
                 return self.claim(poll, waiter.reservation, caller, now)
         except PenstockError:
-            polls.activity.note_poll(poll.worker, poll.types, now)
+            polls.activity.observe_poll(poll.worker, poll.types, now)
             self.give_back(item)
             raise
         waiter.closed = True
         if waiter.jobs:
-            polls.activity.note_poll(poll.worker, poll.types, now)
+            polls.activity.observe_poll(poll.worker, poll.types, now)
             return waiter.jobs
         if poll.waits:
             return None
-        polls.activity.note_poll(poll.worker, poll.types, now)
+        polls.activity.observe_poll(poll.worker, poll.types, now)
         self._metrics.empty_polls.inc()
         return waiter.jobs
 
@@ -157,7 +157,7 @@ class InlineJobs:
         parked = ParkedPoll(poll, reservation, caller)
         if not polls.park_if_room(parked):
             return None
-        polls.activity.note_poll(poll.worker, poll.types, now)
+        polls.activity.observe_poll(poll.worker, poll.types, now)
         return parked
 
     def take(self, parked: ParkedPoll, *, ends: bool, gone: bool) -> list[Job] | None:
@@ -169,7 +169,7 @@ class InlineJobs:
         if parked.reserved or not (parked.jobs or parked.ending):
             return None  # a statement that fills a slot is under way: its answer is near
         polls.waiters.leave(parked)
-        polls.activity.note_answered(parked.worker)
+        polls.activity.observe_answered(parked.worker)
         if gone:  # a client that only closed its sending side still reads
             polls.releases.release_jobs(parked.jobs)
             parked.jobs = []
@@ -181,7 +181,7 @@ class InlineJobs:
         """Nobody is there any more for what a parked poll has got, or may get yet."""
         if not parked.closed:
             self._polls.waiters.leave(parked)
-            self._polls.activity.note_answered(parked.worker)
+            self._polls.activity.observe_answered(parked.worker)
             self._polls.releases.release_jobs(parked.jobs)
 
     def complete(

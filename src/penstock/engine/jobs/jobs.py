@@ -108,7 +108,7 @@ class Jobs:
         if (request.worker_id, types) not in self._good_polls:
             types = await self._check_poll(request.worker_id, types)
         check_job_types(types)
-        self._polls.losses.note_poller(request.worker_id, current_identity())
+        self._polls.losses.remember_poller(request.worker_id, current_identity())
         maximum = request.max_jobs if request.max_jobs > 0 else MAX_JOBS_DEFAULT
         waiter = Waiter(
             request.worker_id, types, min(maximum, settings.poll_max_jobs), self.lease_s(request.lease_seconds)
@@ -310,7 +310,7 @@ class Jobs:
         answer = await self._full_path.submit(ReportCommand(job, call, JobCompleted(job.token, call.worker, output)))
         assert isinstance(answer, FenceDecision)
         if answer is FenceDecision.DONE:  # what was applied before is not counted again
-            self._polls.activity.note_report(call.worker, job_type, failed=False)
+            self._polls.activity.observe_report(call.worker, job_type, failed=False)
         return answer
 
     async def _load(self, known: ExecutionInfo) -> tuple[LoadedDefinition, int]:
@@ -346,7 +346,7 @@ class Jobs:
             self._metrics.fails_ignored.inc()
             _ignored.info("fail-ignored", "a fail without a lease was ignored", job=request.job_id, worker=call.worker)
         if answer is FenceDecision.DONE:
-            self._polls.activity.note_report(call.worker, "", failed=True)
+            self._polls.activity.observe_report(call.worker, "", failed=True)
             await self._stack_traces.keep(job, attempt, request.stack_trace)
         return answer
 

@@ -77,7 +77,7 @@ class Leases:
         async with self._database.connection(ahead=True) as connection:
             runs = await journal_store.expire(connection, leases) if self._definitions.has_code else []
             rows = await store.expire(connection, leases, self.expiry_limit, to_outbox=self._to_outbox)
-        self._note_runs(runs)
+        self._on_runs(runs)
         for row in rows:
             self._metrics.job_timeouts.inc()
             if row.dead:
@@ -98,10 +98,10 @@ class Leases:
                     return count
                 keys = [(run.instance, run.seq, run.attempt) for run in held]
                 ended = await journal_store.expire(connection, keys, [run.holder for run in held])
-            self._note_runs(ended)
+            self._on_runs(ended)
             after, count = held[-1].instance, count + len(ended)
 
-    def _note_runs(self, rows: Sequence[EndedLease]) -> None:
+    def _on_runs(self, rows: Sequence[EndedLease]) -> None:
         for row in rows:
             self._metrics.run_takeovers.inc()
             self._came_back(row.job_type, row.flow_key)
@@ -134,17 +134,17 @@ class Leases:
             try:
                 if await item.wait_tried():
                     await item.wait_answer()
-                    self._note_dead(item.key, None)
+                    self._on_dead(item.key, None)
                 else:
-                    item.on_end = partial(self._note_dead, item.key)
+                    item.on_end = partial(self._on_dead, item.key)
             except (Unavailable, TooManyRequests) as error:
                 later = error
             except PenstockError as error:
-                self._note_dead(item.key, error)
+                self._on_dead(item.key, error)
         if later is not None:
             raise later
 
-    def _note_dead(self, key: JobKey, error: PenstockError | None) -> None:
+    def _on_dead(self, key: JobKey, error: PenstockError | None) -> None:
         """What became of a dead letter. One that was refused for a while only is found again by the scan."""
         if error is None:
             self._aside.forget(SERVICE, key)

@@ -173,7 +173,7 @@ class JobStream:
 
     # -- for the slots
 
-    def note_filled(self, type_credit: _TypeCredit, jobs: Sequence[Job]) -> None:
+    def on_filled(self, type_credit: _TypeCredit, jobs: Sequence[Job]) -> None:
         """Jobs came."""
         type_credit.got_jobs = True
         self._unsent_jobs += len(jobs)
@@ -181,7 +181,7 @@ class JobStream:
         self._filled[type_credit] = None
         self.on_news()
 
-    def note_claimed(self, type_credit: _TypeCredit, failed: bool) -> None:
+    def on_claimed(self, type_credit: _TypeCredit, failed: bool) -> None:
         """A look into the queue is over: look again while it seems to have more. Else the probe does, in time."""
         type_credit.asking = False
         if not failed and (type_credit.got_jobs or type_credit.version != self._version(type_credit)):
@@ -224,7 +224,7 @@ class JobStream:
                 self._seek(type_credit)
         return taken
 
-    def note_sent(self) -> None:
+    def on_sent(self) -> None:
         """What was taken has left: only what waits is held of the memory for answers."""
         self._reservation.keep(COPIES * self._unsent_bytes)
 
@@ -237,7 +237,7 @@ class JobStream:
         """Whether the worker has this attempt at the job, also while a result of it is being dealt with."""
         return self._held.get(job_id) == attempt or (job_id, attempt) in self._reported
 
-    def note_reported(self, job_id: str, attempt: int) -> int | None:
+    def on_reported(self, job_id: str, attempt: int) -> int | None:
         """A result for the job came, of this attempt (0: whichever the worker holds). The attempt that it settles.
 
         None when the worker does not hold that one: the result can change nothing about what is given back.
@@ -249,7 +249,7 @@ class JobStream:
         self._reported.add((job_id, held))
         return held
 
-    def note_settled(self, job_id: str, attempt: int, *, final: bool) -> None:
+    def on_settled(self, job_id: str, attempt: int, *, final: bool) -> None:
         """The result was dealt with; not ``final``: the worker still has the job."""
         self._reported.discard((job_id, attempt))
         if not final:
@@ -332,11 +332,11 @@ class _TypeCredit(Waiter):
     def room(self) -> int:
         return min(self.credit_room, self.stream.buffer_room)
 
-    def note_settled(self) -> None:
+    def on_settled(self) -> None:
         new = self.jobs[self.counted :]
         if new:
             self.counted += len(new)
-            self.stream.note_filled(self, new)
+            self.stream.on_filled(self, new)
 
     def wake(self) -> None:
         self.stream.on_news()
@@ -364,4 +364,4 @@ class _CreditClaim(ClaimItem):
     def _tell(self, *, failed: bool) -> None:
         type_credit = self.waiter
         assert isinstance(type_credit, _TypeCredit)
-        type_credit.stream.note_claimed(type_credit, failed)
+        type_credit.stream.on_claimed(type_credit, failed)

@@ -134,7 +134,7 @@ class Activity:
         self.depths: deque[Mapping[str, Depth]] = deque(maxlen=DEPTHS_KEPT)
         """By job type; the latest last."""
 
-    def note_poll(self, worker: str, types: Sequence[str], now: float | None = None) -> None:
+    def observe_poll(self, worker: str, types: Sequence[str], now: float | None = None) -> None:
         """A worker asks for jobs. ``now``: of the clock, if it is known."""
         before = self._seen.get(worker)
         if now is None:
@@ -145,13 +145,13 @@ class Activity:
         elif len(self._seen) < WORKERS_MAX:
             self._seen[worker] = Seen(now, types, 0.0)
 
-    def note_answered(self, worker: str) -> None:
+    def observe_answered(self, worker: str) -> None:
         """Its poll has ended."""
         seen = self._seen.get(worker)
         if seen is not None:
             seen.at = self._clock()
 
-    def note_report(self, worker: str, job_type: str, *, failed: bool) -> None:
+    def observe_report(self, worker: str, job_type: str, *, failed: bool) -> None:
         """A worker has done a job, or reported that it could not."""
         tally = self._tallies.get(worker)
         if tally is None:
@@ -166,12 +166,12 @@ class Activity:
         if done is not None or len(self._done) < DEPTHS_MAX_TYPES:
             self._done[job_type] = (done or 0) + 1
 
-    def note_depths(self, depths: Sequence[tuple[str, int, float]]) -> None:
+    def observe_depths(self, depths: Sequence[tuple[str, int, float]]) -> None:
         """(job type, waiting, age of the oldest in seconds) of all queues with jobs."""
         longest = sorted(depths, key=lambda row: row[1], reverse=True)[:DEPTHS_MAX_TYPES]
         self.depths.append({name: Depth(waiting, oldest_s) for name, waiting, oldest_s in longest})
 
-    def note_lag(self, seconds: float) -> None:
+    def observe_lag(self, seconds: float) -> None:
         """So late the event loop was."""
         self._lags_s.append(seconds)
 
@@ -193,7 +193,7 @@ class Activity:
         """Of those that polled or reported since this was asked for before. ``leased``: the jobs that each has."""
         now, since = self._clock(), self._written_at
         self._written_at = now
-        self._note_present(now)
+        self._observe_present(now)
         self._seen = {name: seen for name, seen in self._seen.items() if seen.at > now - SEEN_MAX_S}
         did = {name: tally.add_up(int(now // 60)) for name, tally in self._tallies.items()}
         self._tallies = {name: tally for name, tally in self._tallies.items() if tally.minutes}
@@ -203,7 +203,7 @@ class Activity:
             if seen.at > since
         ]
 
-    def _note_present(self, now: float) -> None:
+    def _observe_present(self, now: float) -> None:
         """Those whose polls are parked, and streams, which don't poll: they wait, or report what they did."""
         waiting: dict[str, set[str]] = {}
         for name, workers in self._waiters.by_type(DEPTHS_MAX_TYPES):

@@ -29,7 +29,7 @@ from penstock.store.rows.jobs import JobKey
 from penstock.wire.model import Attempt, RecordedAttempt
 from penstock.wire.noun import raw
 
-_lost_notes = RateLimitedLog(get_logger("penstock.engine.attempts"), interval_seconds=10)
+_lost_records = RateLimitedLog(get_logger("penstock.engine.attempts"), interval_seconds=10)
 ATTEMPTS_MAX: Final = 50
 """The newest ones."""
 NOTE_MAX_CHARS: Final = 4_096
@@ -74,9 +74,9 @@ class AttemptRecorder:
         if not given:
             return
         try:
-            await store.note_parameters(connection, given)
+            await store.record_parameters(connection, given)
         except DatabaseError as error:
-            _lost_notes.warning("given", "what attempts were given is not kept", error=first_line(error))
+            _lost_records.warning("given", "what attempts were given is not kept", error=first_line(error))
 
 
 class StackTraces:
@@ -96,9 +96,9 @@ class StackTraces:
         await need_task()
         try:
             async with self._database.connection() as connection:
-                await store.note_stack_trace(connection, job, attempt, kept)
+                await store.record_stack_trace(connection, job, attempt, kept)
         except (DatabaseError, PenstockError) as error:
-            _lost_notes.warning("trace", "a stack trace is not kept", error=first_line(error))
+            _lost_records.warning("trace", "a stack trace is not kept", error=first_line(error))
 
 
 class Attempts:

@@ -171,8 +171,8 @@ class Claims(GroupCommitQueue[ClaimItem]):
                     raise
                 finally:
                     self._seconds.observe(perf_counter() - began)
-                self.low_water_marks.note_taken(dropped, claimed)
-                self._note_claimed(plan, claimed)
+                self.low_water_marks.mark_taken(dropped, claimed)
+                self._on_claimed(plan, claimed)
                 remembered = self._remembered(claimed)
                 if claimed:
                     self._recollection.note(complete=len(remembered) == len(claimed))
@@ -182,12 +182,12 @@ class Claims(GroupCommitQueue[ClaimItem]):
                 self._waiters.give_up(waiter)
         return probed or all(waiter.jobs for waiter in waiters)
 
-    def _note_claimed(self, plan: ClaimPlan, claimed: Sequence[store.Claimed]) -> None:
+    def _on_claimed(self, plan: ClaimPlan, claimed: Sequence[store.Claimed]) -> None:
         found: dict[int, int] = {}
         for row in claimed:
             found[row.job_type] = found.get(row.job_type, 0) + 1
         for name, number in plan.reserved.items():
-            self._counts.note_claimed(name, number)
+            self._counts.on_claimed(name, number)
             if found.get(self._definitions.job_type_ids.get(name, -1), 0) < number:
                 self._fell_short.add(name)
             else:
@@ -231,7 +231,7 @@ class Claims(GroupCommitQueue[ClaimItem]):
         )
         queue = self._queues.queue_of(name)
         if queue is not None:
-            self._metrics.note_flow_claim(queue, blocked=look.blocked, throttled=look.retry_s is not None)
+            self._metrics.observe_flow_claim(queue, blocked=look.blocked, throttled=look.retry_s is not None)
         return wanted - found if look.visited >= keys_max else 0
 
     async def _claim_hinted(
@@ -375,13 +375,13 @@ class Claims(GroupCommitQueue[ClaimItem]):
         limit = self._settings.batch_max_items
         found = await self._count_ready(connection, list(names), limit, low_water_marks) if names else []
         if whole:
-            self.low_water_marks.note_whole(trio.current_time() - started)
+            self.low_water_marks.remember_whole_scan(trio.current_time() - started)
         counts = {names[row.job_type]: row.waiting for row in found if row.waiting and not row.keyed}
         fairness_order = {names[row.job_type]: row for row in found if row.flows or row.keyed}
         if fairness_order:
             await self._know_turns(connection, fairness_order)
             counts.update((name, limit) for name in fairness_order if self.fairness_order.is_open(name))
-        self._counts.note_probed(versions, counts)
+        self._counts.remember_probed(versions, counts)
         return counts
 
     async def _count_ready(
@@ -399,7 +399,7 @@ class Claims(GroupCommitQueue[ClaimItem]):
         if any(row.keyed and name not in self._queues.keyed for name, row in fairness_order.items()):
             await self._queues.refresh(connection)
         # what an instance with a key has started, or came to in another version: its types were not known by its start
-        await self._queues.note_keyed(
+        await self._queues.remember_keyed(
             connection, {name: row.job_type for name, row in fairness_order.items() if row.flows}
         )
 

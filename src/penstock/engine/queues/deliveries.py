@@ -175,7 +175,7 @@ class Deliveries:
         if not self._waiters.deliver(delivery.waiter, job, size_bytes):
             self._releases.release_jobs([job])
 
-    def _note_waits(self, given: Sequence[Delivery]) -> None:
+    def _observe_waits(self, given: Sequence[Delivery]) -> None:
         waits_s = [(each.claimed_at - each.entered_at).total_seconds() for each in given]
         self._pickups.observe_all(waits_s)
         if any(each.attempt != 1 for each in given):
@@ -241,7 +241,7 @@ class Deliveries:
                 given.append(delivery)
                 if self._recorder.asks_types or delivery.loaded.definition.record_attempts:
                     notes.append(self._note(delivery, variables))
-        self._note_waits(given)
+        self._observe_waits(given)
         if notes:
             await self._recorder.keep(connection, notes)
 

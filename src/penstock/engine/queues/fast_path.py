@@ -202,12 +202,12 @@ class FastPath(GroupCommitQueue[FastCompletion]):
         """An applied completion: what this engine remembers of it, and the job it gave birth to."""
         job, definition = item.job, item.loaded.definition
         self._polls.leases.forget(job.token, job.seq)
-        self._polls.activity.note_report(item.call.worker, item.plan.job_type, failed=False)
+        self._polls.activity.observe_report(item.call.worker, item.plan.job_type, failed=False)
         cached = self._cache.take(job.token, job.seq)
         self._tasks.value += 1.0
         if row.new_seq is None:
             self._ended.value += 1.0
-            self._metrics.note_end(definition.id, "COMPLETED", age_s(job.instance))
+            self._metrics.on_end(definition.id, "COMPLETED", age_s(job.instance))
             if self._ends.calls:
                 self._ends.tell(job.instance)
         else:

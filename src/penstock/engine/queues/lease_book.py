@@ -87,7 +87,7 @@ class LeaseBook:
         lease = self._leases.get(token)
         if lease is not None and lease.seq <= seq:
             del self._leases[token]
-        self._note_end(token, (seq, _CLOSED))
+        self._on_end(token, (seq, _CLOSED))
 
     def end(self, token: int, seq: int, attempt: int) -> None:
         """An attempt failed or was given back: its lease is over. A newer attempt may have one already: that stays."""
@@ -95,7 +95,7 @@ class LeaseBook:
         lease = self._leases.get(token)
         if lease is not None and (lease.seq, lease.attempt) <= told:
             del self._leases[token]
-        self._note_end(token, told)
+        self._on_end(token, told)
 
     def extend(self, token: int, seq: int, attempt: int, ends_at: float) -> None:
         """A heartbeat moved the end. What was dispatched has a holder by it, what was known may be an older attempt."""
@@ -126,7 +126,7 @@ class LeaseBook:
         if lease.token not in self._leases:
             self.grant(lease)
 
-    def _note_end(self, token: int, told: tuple[int, int]) -> None:
+    def _on_end(self, token: int, told: tuple[int, int]) -> None:
         ended = self._ended
         if ended.setdefault(token, told) < told:
             ended[token] = told

@@ -66,7 +66,7 @@ class Losses:
         for event in self._parked.get(loss.worker, ()):
             event.set()
 
-    def note_poller(self, worker: str, caller: Identity | None) -> None:
+    def remember_poller(self, worker: str, caller: Identity | None) -> None:
         """A caller polls by this worker's id: with authentication it may be limited to job types."""
         if caller is not None:
             self._pollers[worker] = caller.job_types

@@ -32,11 +32,11 @@ class LowWaterMarks:
         self._drop_at = 0.0
 
     def current(self) -> tuple[Mapping[int, LowWaterMark], int]:
-        """The floors, and what `note_taken` has to be told of them."""
+        """The floors, and what `mark_taken` has to be told of them."""
         return self._low_water_marks, self._dropped
 
     def drop_if_due(self) -> bool:
-        """Drop the floors when it is time: then the next look is at the whole queue, and `note_whole` is told of it."""
+        """Drop the floors when it is time: then the next look is at the whole queue, and `remember_whole_scan` is told of it."""
         if not self._low_water_marks or self._clock() < self._drop_at:
             return False
         self.drop()
@@ -47,11 +47,11 @@ class LowWaterMarks:
         self._low_water_marks = {}
         self._dropped += 1
 
-    def note_whole(self, seconds: float) -> None:
+    def remember_whole_scan(self, seconds: float) -> None:
         """A look at the whole queue took so long."""
         self._drop_at = self._clock() + max(LOOK_INTERVAL_S, LOOK_SHARE * seconds)
 
-    def note_taken(self, dropped: int, claimed: Iterable[Claimed]) -> None:
+    def mark_taken(self, dropped: int, claimed: Iterable[Claimed]) -> None:
         """What a claim took that began at ``dropped``.
 
         One that began before the floors were dropped raises none: it did not look at what lay below.

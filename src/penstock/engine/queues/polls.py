@@ -92,7 +92,7 @@ class Polls:
     async def wait_jobs(self, waiter: Waiter, wait_s: float) -> list[Job]:
         """Jobs for ``waiter``, waiting up to ``wait_s`` seconds. Cancelled or refused, what it was given goes back."""
         deadline = trio.current_time() + wait_s
-        self.activity.note_poll(waiter.worker, waiter.types)
+        self.activity.observe_poll(waiter.worker, waiter.types)
         if not self.may_look(waiter.types):
             raise Overloaded("too many large answers at once; poll again later")
         try:
@@ -112,7 +112,7 @@ class Polls:
                     await waiter.wait()
             finally:
                 self.waiters.leave(waiter)
-                self.activity.note_answered(waiter.worker)
+                self.activity.observe_answered(waiter.worker)
         except BaseException:
             waiter.closed = True
             self.releases.release_jobs(waiter.jobs)
@@ -162,7 +162,7 @@ class Polls:
 
     def queued(self, job_type: str) -> None:
         """A job of that type was committed to the queue by this engine."""
-        self.queue.note_queued(job_type)
+        self.queue.remember_queued(job_type)
         if job_type in self.queues.keyed:
             self.claims.fairness_order.open((job_type,))
         self._events.queued(job_type)

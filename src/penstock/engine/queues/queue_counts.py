@@ -33,7 +33,7 @@ class QueueCounts:
         self._seen: dict[str, _Seen] = {}
         self._versions: dict[str, int] = {}
 
-    def note_queued(self, name: str) -> None:
+    def remember_queued(self, name: str) -> None:
         """This engine committed a job of that type to the queue."""
         self._versions[name] = self.version(name) + 1
 
@@ -46,7 +46,7 @@ class QueueCounts:
         versions = self._versions
         return [versions.get(name, 0) for name in names]
 
-    def note_probed(self, versions: Mapping[str, int], counts: Mapping[str, int]) -> None:
+    def remember_probed(self, versions: Mapping[str, int], counts: Mapping[str, int]) -> None:
         """A probe that began at ``versions`` saw so many (at least); types without a count are empty."""
         if len(self._seen) > NAMES_MAX:
             self._seen.clear()
@@ -54,7 +54,7 @@ class QueueCounts:
         for name, version in versions.items():
             self._seen[name] = _Seen(counts.get(name, 0), version, now)
 
-    def note_claimed(self, name: str, number: int) -> None:
+    def on_claimed(self, name: str, number: int) -> None:
         """So many of the type were given to polls of this engine."""
         seen = self._seen.get(name)
         if seen is not None:

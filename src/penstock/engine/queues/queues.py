@@ -134,7 +134,7 @@ class Queues:
         self._version = ""  # of none
         await self.refresh(connection)
 
-    async def note_keyed(self, connection: TrioConnection, types: Mapping[str, int]) -> None:
+    async def remember_keyed(self, connection: TrioConnection, types: Mapping[str, int]) -> None:
         """Jobs of these types (ids by name) come with flow keys: from now on they wait for turns."""
         new = [id for name, id in types.items() if name not in self._known]
         if new:

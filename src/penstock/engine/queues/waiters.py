@@ -75,7 +75,7 @@ class Waiter:
         if task is not None:
             trio.lowlevel.reschedule(task)
 
-    def note_settled(self) -> None:
+    def on_settled(self) -> None:
         """A reserved slot was filled or given up."""
         if not self.reserved:
             self.wake()
@@ -160,7 +160,7 @@ class Waiters:
     def give_up(self, waiter: Waiter) -> None:
         """The reserved slot was not filled after all."""
         waiter.reserved -= 1
-        waiter.note_settled()
+        waiter.on_settled()
 
     def deliver(self, waiter: Waiter, job: Job, size_bytes: int) -> bool:
         """Fill a reserved slot with a job that has so many bytes of variables; False when the caller went away
@@ -170,7 +170,7 @@ class Waiters:
             return False
         waiter.jobs.append(job)
         waiter.reservation.add(COPIES * size_bytes)
-        waiter.note_settled()
+        waiter.on_settled()
         return True
 
     def by_type(self, limit: int) -> list[tuple[str, set[str]]]:

@@ -118,7 +118,7 @@ class Bulk:
         self._made = trio.Event()
         self._dead: deque[str] = deque(maxlen=DEAD_MAX)
 
-    def note_dead(self, tags: Sequence[str]) -> None:
+    def on_dead(self, tags: Sequence[str]) -> None:
         """These engines are dead: what they worked on is taken over at once."""
         self._dead.extend(tag for tag in tags if tag not in self._dead)
         self._made.set()

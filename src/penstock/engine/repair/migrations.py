@@ -114,7 +114,7 @@ class Migrations:
             if await store.flow_key_of(connection, instance) is not None:  # its jobs wait for turns, of all types
                 steps = target.definition.steps
                 types = {step.job_type or "": id for step in steps if (id := target.job_types[step.index]) is not None}
-                await self._polls.queues.note_keyed(connection, types)
+                await self._polls.queues.remember_keyed(connection, types)
         command = MigrateCommand(
             instance,
             target,
@@ -123,7 +123,7 @@ class Migrations:
             audit=self._settings.audit_log_enabled,
             to_outbox=self._settings.through_kafka,
             place_key=self._polls.queues.place_key,
-            changed=self._note_changed,
+            changed=self._on_changed,
             rule=rule,
         )
         await self._full_path.submit(command.of(bulk))
@@ -215,11 +215,11 @@ class Migrations:
             raise Definitions.unknown(loaded.definition.id, version)
         return target
 
-    def _note_changed(self, queued: set[str], armed: Sequence[datetime], now: datetime) -> None:
+    def _on_changed(self, queued: set[str], armed: Sequence[datetime], now: datetime) -> None:
         for job_type in queued:
             self._polls.queued(job_type)
         if armed:
-            self._timers.note_armed(min(armed), now)
+            self._timers.on_armed(min(armed), now)
 
 
 def check_steps(target: LoadedDefinition, renamed: Mapping[str, str]) -> None:

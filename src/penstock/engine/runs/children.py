@@ -126,7 +126,7 @@ class Children:
             called = await store.called_at(connection, number)  # whoever ends it now tells the call as it is now
             if called is not None and called[2] is not InstanceStatus.ACTIVE:
                 await connection.roundtrip(store.tell([], [], [number], []))
-                self._timers.note_due_in(0)
+                self._timers.on_due_in(0)
         return view.id
 
     async def cancel(self, run_lease: RunLease, path: str) -> bool:

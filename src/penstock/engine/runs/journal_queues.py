@@ -274,10 +274,10 @@ class JournalLanes:
                 item.refuse(Unavailable(BUSY_REASON))
 
     def _let_go(self, run_lease: RunLease, how: LetGo | RunState) -> None:
-        self._note_freed(run_lease, how)
+        self._on_freed(run_lease, how)
         self._leases.end(run_lease.instance, run_lease.seq, run_lease.attempt)
 
-    def _note_freed(self, run_lease: RunLease, how: LetGo | RunState) -> None:
+    def _on_freed(self, run_lease: RunLease, how: LetGo | RunState) -> None:
         """What others may have: as its statement says, or, when that was an earlier one, as this engine knows."""
         job_type = how.freed if isinstance(how, LetGo) else None
         lease = self._leases.find(run_lease.instance, run_lease.seq)
@@ -371,7 +371,7 @@ class JournalLanes:
             let_go = done[item.instance]
             self._let_go(item.run_lease, let_go)
             if let_go.told is not None:
-                self._timers.note_due_in(let_go.told)
+                self._timers.on_due_in(let_go.told)
             item.answer(True)
         if not refused:
             return
@@ -399,7 +399,7 @@ class JournalLanes:
                 refused.append(item)
                 continue
             self._let_go(item.run_lease, let_go)
-            self._timers.note_due_in(let_go.told)
+            self._timers.on_due_in(let_go.told)
             self._metrics.runs_blocked.inc()
             item.answer(let_go.told)
         if not refused:
@@ -493,7 +493,7 @@ class JournalLanes:
             else:
                 refused.append(item)
         if any(let_go.told for let_go in done.values()):  # callers, or what it called, are told by timers
-            self._timers.note_due_in(0)
+            self._timers.on_due_in(0)
         if refused:
             await self._not_ended(connection, refused)
 
@@ -514,11 +514,11 @@ class JournalLanes:
     def _ended(self, item: FinishItem, how: LetGo | RunState) -> None:
         run_lease, status = item.run_lease, InstanceStatus(item.finish.status)
         lease = self._leases.find(run_lease.instance, run_lease.seq)
-        self._note_freed(run_lease, how)
+        self._on_freed(run_lease, how)
         self._leases.forget(run_lease.instance, run_lease.seq)
         self._metrics.steps_executed["SERVICE_TASK"].inc()
         if lease is not None and lease.loaded is not None:
-            self._metrics.note_end(lease.loaded.definition.id, status.name, age_s(run_lease.instance))
+            self._metrics.on_end(lease.loaded.definition.id, status.name, age_s(run_lease.instance))
         item.answer(True)
 
 

@@ -281,7 +281,7 @@ class Firings:
             cancels = decision.cancels and last is not None
             if cancels and old is not None and not await self._overtake(connection, transaction, old):
                 overtaken.append(old.instance.id)
-                transaction.note_armed(transaction.now)
+                transaction.on_armed(transaction.now)
             backfill = None if decision.backfill is None else msgspec.json.encode(decision.backfill)
             pauses = None
             if failure is not None and look.spec.pause_on_failure:
@@ -315,7 +315,7 @@ class Firings:
         priority, flow_key = look.spec.priority, look.spec.flow_key
         instance = Instance(id, watched=_is_watched(look), priority=priority, flow_key=flow_key)
         if flow_key is not None or definition.definition.has_flow_keys:
-            await self._note_keyed(connection, definition)
+            await self._remember_keyed(connection, definition)
         case = Case(definition, instance, [], known, Started(), transaction.now, {}, id)
         key = look.spec.business_key
         new = NewInstance(id, definition.key, variables, key, started_by=f"schedule:{look.locked.name}")
@@ -325,12 +325,12 @@ class Firings:
             return error.reason[:REASON_MAX_CHARS]
         return id
 
-    async def _note_keyed(self, connection: TrioConnection, definition: LoadedDefinition) -> None:
+    async def _remember_keyed(self, connection: TrioConnection, definition: LoadedDefinition) -> None:
         """In a transaction of its own, before this one comes again: what is rolled back must not be known."""
         queues, types = self._transactions.polls.queues, definition.types_of_jobs
         if not types.keys() <= queues.keyed:
             await connection.rollback()
-            await queues.note_keyed(connection, types)
+            await queues.remember_keyed(connection, types)
             raise WrittenApart("jobs of a schedule wait for turns from now on")
 
     async def _load(

@@ -291,7 +291,7 @@ class FullStarts:
             raise RefusedWithin
         item.planned = msgspec.structs.replace(view, deduplicated=True)
         extra += writes
-        transaction.note_armed(at)
+        transaction.on_armed(at)
         return True
 
     async def _begins_at(

@@ -173,7 +173,7 @@ class Starts:
             else:
                 try:
                     if request.flow_key is not None or loaded.definition.has_flow_keys:
-                        await self._polls.queues.note_keyed(connection, loaded.types_of_jobs)
+                        await self._polls.queues.remember_keyed(connection, loaded.types_of_jobs)
                     if loaded.definition.start is not None and item.call is None:
                         item.rules = await run_long(_rules, loaded.definition.start, item, self._work_steps)
                     if item.rules is not None:

@@ -270,7 +270,7 @@ class TrioConnection(psycopg.AsyncConnection[TupleRow]):
             self._closed = True
             self.pgconn.finish()
 
-    def note_read(self, row_bytes: int) -> None:
+    def remember_row_size(self, row_bytes: int) -> None:
         """A row of that size was read. libpq's buffer has grown to it and never shrinks: after a large one the pool
         makes a new connection."""
         if row_bytes > BUFFER_KEPT_MAX_BYTES:

@@ -1,13 +1,13 @@
 -- Attempts of jobs: what each was given, and what came of it.
 
--- name: note_parameters
+-- name: record_parameters
 -- What attempts were given ($1 instance $2 token $3 seq $4 attempt $5 variables, null: too large to be kept $6 their bytes).
 INSERT INTO attempt_note (instance_id, token_id, seq, attempt, parameters, parameters_bytes)
 SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::int[], $5::jsonb[], $6::int[])
 ON CONFLICT (instance_id, token_id, seq, attempt)
 DO UPDATE SET parameters = excluded.parameters, parameters_bytes = excluded.parameters_bytes
 
--- name: note_stack_trace
+-- name: record_stack_trace
 -- Where an attempt had its error ($1 instance $2 token $3 seq $4 attempt $5 a text as JSON, in an array), if its instance is there.
 INSERT INTO attempt_note (instance_id, token_id, seq, attempt, stack_trace)
 SELECT $1::bigint, $2::bigint, $3::bigint, $4::int, ($5::jsonb[])[1] FROM instance i WHERE i.id = $1::bigint

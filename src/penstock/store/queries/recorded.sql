@@ -19,6 +19,6 @@ END $$
 -- name: name_grantee
 SELECT set_config('penstock.grantee', $1::text, true)
 
--- name: note_encryption
+-- name: record_encryption
 -- That engines encrypt variables: for `complete`, which can't.
 INSERT INTO setting (name, value) VALUES ('encrypted', 'variables') ON CONFLICT DO NOTHING

@@ -51,19 +51,19 @@ class Note(NamedTuple):
     stack_trace: str | None
 
 
-async def note_parameters(connection: TrioConnection, given: Sequence[Given]) -> None:
+async def record_parameters(connection: TrioConnection, given: Sequence[Given]) -> None:
     """Keep what attempts were given."""
     ints = arrays.ints
     instances, tokens, seqs = zip(*(one.job for one in given), strict=True)
     parameters = arrays.sealed((one.parameters for one in given), connection.vault)
     columns = (ints(instances), ints(tokens), ints(seqs), ints(one.attempt for one in given), parameters)
-    await connection.roundtrip([(SQL["note_parameters"], (*columns, ints(one.bytes for one in given)))])
+    await connection.roundtrip([(SQL["record_parameters"], (*columns, ints(one.bytes for one in given)))])
 
 
-async def note_stack_trace(connection: TrioConnection, job: JobKey, attempt: int, text: str) -> None:
+async def record_stack_trace(connection: TrioConnection, job: JobKey, attempt: int, text: str) -> None:
     """Keep where an attempt had its error."""
     sealed = arrays.sealed([msgspec.json.encode(text)], connection.vault)
-    await connection.fetch(SQL["note_stack_trace"], (*job, attempt, sealed))
+    await connection.fetch(SQL["record_stack_trace"], (*job, attempt, sealed))
 
 
 async def read(

@@ -156,7 +156,7 @@ def place_items(placed: Sequence[tuple[Place, int]]) -> Statement:
     return SQL["place_batch_items"], (arrays.ints(batches), arrays.ints(numbers), arrays.ints(instances))
 
 
-async def note_begun(
+async def record_begun(
     connection: TrioConnection, batch: int, until: int, refused: Sequence[tuple[int, str, str]]
 ) -> None:
     """The items before the place ``until`` are started, or ``refused`` (place, code, reason). Within a transaction."""
@@ -178,7 +178,7 @@ async def first_open(connection: TrioConnection, batch: int, since: int, limit: 
     return cast("tuple[int, int]", rows[0]) if rows else None
 
 
-async def note_ended(
+async def record_ended(
     connection: TrioConnection, batch: int, until: int, look_s: tuple[float, float] | None = None
 ) -> None:
     """All before that place have ended; with ``look_s`` the next look comes within these seconds."""
@@ -202,7 +202,7 @@ async def open_instances(connection: TrioConnection, batch: int, since: int, lim
     return [cast(int, row[0]) for row in rows]
 
 
-async def note_cancelled(connection: TrioConnection, batch: int, until: int) -> None:
+async def record_cancelled(connection: TrioConnection, batch: int, until: int) -> None:
     """The items before that place are cancelled."""
     await connection.fetch(SQL["batch_cancelled_until"], (batch, until))
 

@@ -33,7 +33,7 @@ async def find(connection: TrioConnection, instance: int, question: Question) ->
         return Found(None, undoing)
     text, vault = cast("str | None", output), connection.vault
     if text is not None:
-        connection.note_read(len(text))
+        connection.remember_row_size(len(text))
     if text is not None and vault is not None:
         text = await offloaded(len(text), partial(vault.open, text))
     return Found(_done(position, step, text, item), undoing)
@@ -46,14 +46,14 @@ async def raw_result(connection: TrioConnection, instance: int, position: int) -
     if not rows:
         return None
     text, vault = cast(str, rows[0][0]), connection.vault
-    connection.note_read(len(text))
+    connection.remember_row_size(len(text))
     return (text if vault is None else await offloaded(len(text), partial(vault.open, text))).encode()
 
 
 async def of_handlers(connection: TrioConnection, tokens: Sequence[int]) -> dict[int, DoneExecution]:
     """What the handlers on tokens are to undo. Left out: what can't be read for want of a key."""
     rows = cast(Any, await connection.fetch(SQL["completions_of_handlers"], (arrays.ints(tokens),)))
-    connection.note_read(max((len(output or "") for *_, output, _ in rows), default=0))
+    connection.remember_row_size(max((len(output or "") for *_, output, _ in rows), default=0))
     vault = connection.vault
     if vault is None:
         return {token: _done(*about) for token, _, *about in rows}

@@ -190,6 +190,6 @@ async def fill(connection: TrioConnection, rows: Sequence[tuple[int, Unlisted]])
     return cast(int, (await connection.fetch(SQL["list_open"], params))[0][0])
 
 
-async def note_filled(connection: TrioConnection) -> None:
+async def record_filled(connection: TrioConnection) -> None:
     """All tasks are listed from now on."""
     await connection.fetch(SQL["note_inbox_filled"])

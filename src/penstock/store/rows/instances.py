@@ -196,7 +196,9 @@ async def view(
     if vault is not None:
         size_bytes = sum(len(row.variables or "") + len(row.result or "") + len(row.progress or "") for row in found)
         found = await offloaded(size_bytes, lambda: [_opened(row, vault) for row in found])
-    connection.note_read(max((row.variables_bytes or 0 for row in found if row.variables is not None), default=0))
+    connection.remember_row_size(
+        max((row.variables_bytes or 0 for row in found if row.variables is not None), default=0)
+    )
     return found
 
 

@@ -342,7 +342,7 @@ async def read(
             ]
         ),
     )
-    connection.note_read(max((len(row[5]) for row in rows if row[5] is not None), default=0))
+    connection.remember_row_size(max((len(row[5]) for row in rows if row[5] is not None), default=0))
     found = await offloaded(
         0 if connection.vault is None else sum(len(row[5]) for row in rows if row[5] is not None),
         lambda: [read_record(row[:-1], connection.vault) for row in rows[:max_rows]],

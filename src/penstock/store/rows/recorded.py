@@ -36,6 +36,6 @@ async def allow(connection: TrioConnection, role: str) -> None:
         await connection.fetch(SQL["allow_completions"])
 
 
-async def note_encryption(connection: TrioConnection) -> None:
+async def record_encryption(connection: TrioConnection) -> None:
     """Variables are encrypted here from now on: the function takes none."""
-    await connection.fetch(SQL["note_encryption"])
+    await connection.fetch(SQL["record_encryption"])

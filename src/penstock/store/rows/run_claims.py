@@ -63,7 +63,7 @@ async def taken_runs(connection: TrioConnection, instances: Sequence[int]) -> di
         ),
     )
     sizes = [len(row[7]) for row in rows if row[7] is not None]
-    connection.note_read(max(sizes, default=0))
+    connection.remember_row_size(max(sizes, default=0))
     vault = connection.vault
     read = await offloaded(0 if vault is None else sum(sizes), lambda: _beginnings(rows, vault))
     return {

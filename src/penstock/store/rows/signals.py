@@ -95,6 +95,6 @@ def keep(
     return SQL["insert_signal"], (instance, step, sealed(output, vault), audit, actor, id)
 
 
-def note_id(instance: int, id: str, request_hash: bytes) -> Statement:
+def record_signal_id(instance: int, id: str, request_hash: bytes) -> Statement:
     """Remembers that the signal with this id came."""
     return SQL["note_signal_id"], (instance, id, request_hash)

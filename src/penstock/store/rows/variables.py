@@ -34,7 +34,7 @@ async def read_within(
     """As `read`, from the lowest id on as long as they have no more than ``max_bytes`` together; and the bytes of
     the others. Those that can't be read for want of a key are in neither."""
     rows = cast(Any, await connection.fetch(SQL["variables"], (arrays.ints(instances), max_bytes)))
-    connection.note_read(max((size for _, size, text in rows if text is not None), default=0))
+    connection.remember_row_size(max((size for _, size, text in rows if text is not None), default=0))
     found = {id: text for id, _, text in rows if text is not None}
     vault = connection.vault
     if vault is not None:
@@ -57,11 +57,11 @@ def opened(vault: Vault, text: str, instance: int, name: str | None = None) -> s
 
 def fold(instances: Sequence[int], max_bytes: int) -> Statement:
     """Moves the deltas of instances, whose tokens are all locked, into their overlays. Gives the ids of those that are
-    left as they are, as they would have more than ``max_bytes`` of variables. `note_folded` has to follow."""
+    left as they are, as they would have more than ``max_bytes`` of variables. `record_folded` has to follow."""
     return SQL["fold"], (arrays.ints(instances), max_bytes)
 
 
-def note_folded(instances: Sequence[int], too_large: Collection[int]) -> list[Statement]:
+def record_folded(instances: Sequence[int], too_large: Collection[int]) -> list[Statement]:
     """Counts anew what the tokens of instances wrote. Tokens of those that are too large go through the full path."""
     folded = [id for id in instances if id not in too_large]
     counts = ((folded, 0), (sorted(too_large), UNFOLDED_MAX))

@@ -263,7 +263,7 @@ class Metrics:
         self._gauge("penstock_build_info", "1, with the version as label", "version").labels(version).set(1)
         ProcessCollector(registry=self.registry)
 
-    def note_end(self, definition_id: str, outcome: str, took_s: float) -> None:
+    def on_end(self, definition_id: str, outcome: str, took_s: float) -> None:
         """An instance of the definition ended."""
         self.instances_completed[outcome].inc()
         if outcome == "COMPLETED":
@@ -322,7 +322,7 @@ class Metrics:
             if running is not None:
                 self._flow_running.labels(queue).set(running)
 
-    def note_flow_claim(self, queue: str, *, blocked: int, throttled: bool) -> None:
+    def observe_flow_claim(self, queue: str, *, blocked: int, throttled: bool) -> None:
         """What a claim of a queue's jobs met."""
         if queue not in self._flow_queues:
             if len(self._flow_queues) >= MAX_QUEUES:
