@@ -10,14 +10,14 @@ import trio
 from trio.testing import MockClock
 
 from penstock.engine.advance import quarantine
-from penstock.engine.advance.quarantine import Aside
+from penstock.engine.advance.quarantine import Quarantine
 from penstock.engine.engine import Engine
 from penstock.runtime.dispatch_migration import DispatchMigration
 from penstock.runtime.housekeeping import Housekeeping
 from penstock.runtime.lease_sweeper import LeaseSweeper
 from penstock.runtime.retention import Retention
 from penstock.telemetry.metrics import Metrics
-from penstock.telemetry.metrics.registry import MAX_ROWS_ASIDE
+from penstock.telemetry.metrics.registry import MAX_QUARANTINED_ROWS
 from penstock.testing.definitions import definition, end, linear, step
 from tests.dispatch.conftest import MakeKafka
 from tests.engine.conftest import MakeDriver
@@ -49,7 +49,7 @@ def break_rows(driver: Driver, event: str, table: str, column: str, *ids: int) -
 
 def listed(engine: Engine, service: str) -> list[str]:
     """What is shown of the rows of a service, the same in the listing and in the metrics."""
-    rows = [about for about in engine.aside.listing() if about.service == service]
+    rows = [about for about in engine.quarantine.listing() if about.service == service]
     shown = engine.metrics.registry.get_sample_value("penstock_rows_aside", {"service": service}) or 0
     assert shown == len(rows)
     for about in rows:
@@ -92,7 +92,7 @@ async def test_a_job_that_can_not_be_dead_lettered(make_driver: MakeDriver) -> N
     driver.clock.advance(31)
     await sweeper.run_once(trio.current_time() + 1e6)
     assert driver.rows("SELECT id FROM instance WHERE status = 0") == [(tokens[1],)]
-    (about,) = driver.engine.aside.listing()
+    (about,) = driver.engine.quarantine.listing()
     assert (about.service, about.row) == ("lease sweeper", f"job {leased[1].id}")
 
 
@@ -103,7 +103,7 @@ async def test_a_timer_that_can_not_be_fired(driver: Driver) -> None:
     break_rows(driver, "UPDATE", "instance", "id", bad)
     assert await driver.due(2) == JOBS - 1
     assert driver.rows("SELECT instance_id FROM timer") == [(bad,)]
-    (about,) = driver.engine.aside.listing()
+    (about,) = driver.engine.quarantine.listing()
     assert about.service == "timers"
     assert about.row.startswith(f"instance {bad:x}, ")
 
@@ -123,7 +123,7 @@ async def test_an_instance_that_can_not_be_removed(make_driver: MakeDriver) -> N
     assert driver.rows("SELECT id FROM instance") == [(bad,)]
     assert listed(driver.engine, "retention") == [f"instance {bad:x}"]
     repair_by_hand()
-    driver.engine.aside.forget("retention", bad)  # its time has come
+    driver.engine.quarantine.forget("retention", bad)  # its time has come
     while await retention.run_once():
         pass
     assert driver.rows("SELECT count(*) FROM instance") == [(0,)]
@@ -170,7 +170,7 @@ async def test_a_row_of_the_outbox_that_can_not_be_taken(make_kafka: MakeKafka) 
     assert sorted(listed(kafka.engine, "relay")) == sorted(f"outbox row {rows[token]:x}" for token in bad)
     repair_by_hand()
     for token in bad:
-        kafka.engine.aside.forget("relay", rows[token])  # their time has come
+        kafka.engine.quarantine.forget("relay", rows[token])  # their time has come
     await kafka.drain()
     assert len(kafka.producer.log) == JOBS
 
@@ -181,7 +181,7 @@ async def test_a_published_row_that_can_not_be_deleted(make_kafka: MakeKafka) ->
     break_rows(kafka, "DELETE", "dispatch_outbox", "token_id", tokens[2])
     kafka.relay.wake()
     with trio.fail_after(20):
-        while kafka.rows("SELECT count(*) FROM dispatch_outbox") != [(1,)] or not kafka.engine.aside.listing():
+        while kafka.rows("SELECT count(*) FROM dispatch_outbox") != [(1,)] or not kafka.engine.quarantine.listing():
             await kafka.relay.run_once()
     assert {event.instance_id for event in kafka.producer.log} == {f"{token:x}" for token in tokens}
 
@@ -192,19 +192,19 @@ async def test_a_published_row_that_can_not_be_deleted(make_kafka: MakeKafka) ->
 async def test_pauses_grow_and_the_bounded_list_drops_what_is_gone(
     mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quarantine, "ROWS_MAX", 2 * MAX_ROWS_ASIDE)
+    monkeypatch.setattr(quarantine, "ROWS_MAX", 2 * MAX_QUARANTINED_ROWS)
     metrics = Metrics("test")
-    rows = Aside(metrics)
+    rows = Quarantine(metrics)
     error = psycopg.IntegrityError("bad")
-    pauses = [rows.set_aside("s", 1, "row 1", error) for _ in range(9)]
+    pauses = [rows.quarantine_row("s", 1, "row 1", error) for _ in range(9)]
     assert pauses == [5, 10, 20, 40, 80, 160, 300, 300, 300]
     assert rows.waiting("s") == [1]
     assert rows.waiting("other") == []
-    for key in range(3 * MAX_ROWS_ASIDE):
-        rows.set_aside("s", key, f"row {key}", error)
-    assert len(rows.listing()) == 2 * MAX_ROWS_ASIDE
+    for key in range(3 * MAX_QUARANTINED_ROWS):
+        rows.quarantine_row("s", key, f"row {key}", error)
+    assert len(rows.listing()) == 2 * MAX_QUARANTINED_ROWS
     shown = [family for family in metrics.registry.collect() if family.name == "penstock_row_aside"]
-    assert len(shown[0].samples) == MAX_ROWS_ASIDE
+    assert len(shown[0].samples) == MAX_QUARANTINED_ROWS
     mock_clock.jump(quarantine.PAUSE_MAX_S + 1)
     assert rows.waiting("s") == []
     assert rows.listing() != []
@@ -217,6 +217,6 @@ async def test_what_is_no_bad_data_is_raised(driver: Driver) -> None:
         raise psycopg.OperationalError("away")
 
     with pytest.raises(psycopg.OperationalError):
-        await driver.engine.aside.each([1, 2], handle, lambda row, error: None)
-    assert driver.engine.aside.listing() == []
+        await driver.engine.quarantine.each([1, 2], handle, lambda row, error: None)
+    assert driver.engine.quarantine.listing() == []
     await Housekeeping(driver.engine).run_once()

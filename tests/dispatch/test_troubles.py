@@ -35,14 +35,14 @@ def test_a_job_type_without_an_answer_is_due_later() -> None:
 def test_rows_wait_in_bounded_number_and_are_forgotten_when_unused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(troubles, "ASIDE_MAX_ROWS", 2)
+    monkeypatch.setattr(troubles, "QUARANTINE_MAX_ROWS", 2)
     waiting = Troubles()
-    assert [waiting.set_aside(row, 0) for row in (1, 2, 3)] == [True, True, False]
-    assert waiting.rows_aside(0.05) == [1, 2]
-    assert waiting.rows_aside(0.1) == []
-    assert waiting.set_aside(1, 0.1)  # tried again, refused again
-    assert waiting.rows_aside(0.25) == [1]
+    assert [waiting.quarantine_row(row, 0) for row in (1, 2, 3)] == [True, True, False]
+    assert waiting.quarantined_rows(0.05) == [1, 2]
+    assert waiting.quarantined_rows(0.1) == []
+    assert waiting.quarantine_row(1, 0.1)  # tried again, refused again
+    assert waiting.quarantined_rows(0.25) == [1]
     waiting.forget_row(1)
-    assert waiting.set_aside(3, 0.25)
-    assert waiting.rows_aside(100) == []
-    assert [waiting.set_aside(row, 100) for row in (4, 5)] == [True, True]  # those before were void
+    assert waiting.quarantine_row(3, 0.25)
+    assert waiting.quarantined_rows(100) == []
+    assert [waiting.quarantine_row(row, 100) for row in (4, 5)] == [True, True]  # those before were void

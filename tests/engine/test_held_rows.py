@@ -108,8 +108,8 @@ async def subjects(driver: Driver, operation: Operation, count: int) -> list[Sub
     return [Subject(instance, jobs[instance]) for instance in started]
 
 
-async def stands_aside(driver: Driver) -> bool:
-    return any(batcher.statistics().aside for batcher in driver.engine.batchers())
+async def is_lock_waiting(driver: Driver) -> bool:
+    return any(batcher.statistics().lock_waiting for batcher in driver.engine.batchers())
 
 
 async def timed(call: Awaitable[Any]) -> float:
@@ -145,7 +145,7 @@ async def test_a_held_instance_makes_only_its_own_call_wait(make_driver: MakeDri
             for subject in others[:6]:  # in one batch with it
                 nursery.start_soon(other, subject)
             nursery.start_soon(refused)  # again meanwhile
-            await wait_until(partial(stands_aside, driver))
+            await wait_until(partial(is_lock_waiting, driver))
             for subject in others[6:]:
                 await other(subject)
     assert len(took_s) == 8
@@ -162,7 +162,7 @@ async def test_a_held_call_goes_through_with_the_free_row(make_driver: MakeDrive
     async with trio.open_nursery() as nursery:
         with held_instance(driver.dsn, slow.instance):
             nursery.start_soon(driver.complete, slow.job)
-            await wait_until(partial(stands_aside, driver))
+            await wait_until(partial(is_lock_waiting, driver))
             assert driver.engine.metrics.registry.get_sample_value("penstock_aside_items", {"queue": "complete"}) == 1
         let_go = trio.current_time()
     assert trio.current_time() - let_go < OTHERS_WAIT_S
@@ -192,7 +192,7 @@ async def test_a_held_key_makes_only_its_own_start_wait(make_driver: MakeDriver)
             nursery.start_soon(refused)
             for key in ("a", "b", None):
                 nursery.start_soon(other, key)
-            await wait_until(partial(stands_aside, driver))
+            await wait_until(partial(is_lock_waiting, driver))
             await other("c")
     assert len(took_s) == 4
     assert max(took_s) < OTHERS_WAIT_S
@@ -352,8 +352,8 @@ async def test_a_late_batch_leaves_polls_that_stood_aside_alone(
     waiter.reserved = 1
 
     async def apply(_: list[FastCompletion]) -> None:
-        commit_queue.set_aside([item])
-        item.aside, item.batch, item.waiter = False, beside, waiter  # as the retry does meanwhile
+        commit_queue.let_wait_for_locks([item])
+        item.lock_waiting, item.batch, item.waiter = False, beside, waiter  # as the retry does meanwhile
 
     monkeypatch.setattr(commit_queue, "apply_safely", apply)
     item.batch = batch

@@ -314,12 +314,12 @@ async def test_a_trigger_waits_for_who_holds_its_schedule(make_driver: MakeDrive
         async def trigger() -> None:
             runs.append(await driver.engine.schedules.trigger("nightly", None))
 
-        async def stands_aside() -> bool:
-            return driver.engine.firings.commit_queue.statistics().aside > 0
+        async def is_lock_waiting() -> bool:
+            return driver.engine.firings.commit_queue.statistics().lock_waiting > 0
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trigger)
-            await wait_until(stands_aside)
+            await wait_until(is_lock_waiting)
             assert runs == []
             await other.rollback()
     assert [run.outcome for run in runs] == ["STARTED"]
@@ -465,7 +465,7 @@ async def test_a_schedule_that_cannot_be_read_holds_up_no_other(make_driver: Mak
     await blind.engine.schedules.put("open", spec())
     blind.clock.advance(HOUR_S)
     await blind.engine.schedules.fire_once()
-    assert [row.service for row in blind.engine.aside.listing()] == ["schedules"]
+    assert [row.service for row in blind.engine.quarantine.listing()] == ["schedules"]
     assert blind.rows("SELECT schedule FROM scheduled") == [("open",)]
     await settle(keeper)
     assert len(started(keeper)) == 2

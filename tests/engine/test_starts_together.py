@@ -56,15 +56,15 @@ async def test_who_shares_a_held_key_waits_beside_the_queue(driver: Driver, nurs
     async def start() -> None:
         results.extend(await driver.engine.instances.start_batch(many(debounce=rule)))
 
-    async def all_aside() -> bool:
-        return driver.engine.starts.keyed.statistics().aside == 4
+    async def all_lock_waiting() -> bool:
+        return driver.engine.starts.keyed.statistics().lock_waiting == 4
 
     async def answered() -> bool:
         return bool(results)
 
     with held(driver.dsn, "SELECT FROM start_window FOR UPDATE"):
         nursery.start_soon(start)
-        await wait_until(all_aside)
+        await wait_until(all_lock_waiting)
         other = await driver.start("report", debounce=Debounce("other", "PT1M"))
         assert other.id != first.id
     await wait_until(answered)
@@ -167,15 +167,15 @@ async def test_older_engines_are_found_at_the_next_try(
         except Conflict as error:
             ends.append(error)
 
-    async def aside_or_over() -> bool:
-        return bool(ends) or any(commit_queue.statistics().aside for commit_queue in driver.engine.batchers())
+    async def lock_waiting_or_over() -> bool:
+        return bool(ends) or any(commit_queue.statistics().lock_waiting for commit_queue in driver.engine.batchers())
 
     async def over() -> bool:
         return bool(ends)
 
     with held(driver.dsn, "LOCK TABLE engine IN ROW EXCLUSIVE MODE"):
         nursery.start_soon(start)
-        await wait_until(aside_or_over)
+        await wait_until(lock_waiting_or_over)
     await wait_until(over)
     assert isinstance(ends[0], Conflict)
     assert driver.rows("SELECT count(*) FROM instance") == [(0,)]

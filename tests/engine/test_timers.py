@@ -166,7 +166,7 @@ async def test_unfireable_timers_hide_no_others_and_are_retried(
             raise PenstockError("it can not be advanced")
         return await driver.engine.fire(instance, timer, give_up)
 
-    loop = timers.Timers(driver.engine.database, fire, driver.engine.aside, failure_limit=10)
+    loop = timers.Timers(driver.engine.database, fire, driver.engine.quarantine, failure_limit=10)
     driver.clock.advance(2)
     while loop._next_at <= trio.current_time():
         await loop.fire_once()

@@ -108,7 +108,7 @@ async def test_a_look_waits_for_who_holds_the_old_run(driver: Driver, nursery: t
         holder.execute("SELECT FROM token FOR UPDATE")
         nursery.start_soon(look)
         with trio.fail_after(60):
-            while not driver.engine.schedules._firings.commit_queue.statistics().aside:
+            while not driver.engine.schedules._firings.commit_queue.statistics().lock_waiting:
                 await trio.sleep(0.01)
         assert driver.rows(OPEN) == [(1,)]
         assert await driver.status(old) == "ACTIVE"

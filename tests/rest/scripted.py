@@ -17,7 +17,7 @@ import trio
 
 from penstock.core.graph.definition import Definition, DefinitionLimits
 from penstock.core.parsing.parsing import parse_definition
-from penstock.engine.advance.quarantine import Aside
+from penstock.engine.advance.quarantine import Quarantine
 from penstock.engine.requests.answers import AnswerMemory
 from penstock.engine.requests.hiding import Hiding
 from penstock.engine.requests.payload import PayloadLimits
@@ -94,7 +94,7 @@ class ScriptedEngine:
         self.settings = Settings(**settings)
         self.limits = PayloadLimits.of(self.settings)
         self.metrics = Metrics("test")
-        self.aside = Aside(self.metrics)
+        self.quarantine = Quarantine(self.metrics)
         self.traces = None
         self.hiding = Hiding(())
         self.answer_memory = AnswerMemory(self.settings.answer_max_memory_bytes)

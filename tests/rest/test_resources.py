@@ -556,12 +556,12 @@ async def test_readyz_says_what_is_away(engine: ScriptedEngine) -> None:
 
 async def test_readyz_says_how_many_rows_wait_aside(engine: ScriptedEngine, rest: Rest) -> None:
     for key in range(2):
-        engine.aside.set_aside("timers", key, f"row {key}", ValueError("a secret of the row"))
-    engine.aside.set_aside("outbox", 7, "row 7", ValueError("no"))
+        engine.quarantine.quarantine_row("timers", key, f"row {key}", ValueError("a secret of the row"))
+    engine.quarantine.quarantine_row("outbox", 7, "row 7", ValueError("no"))
     assert (await rest.get("/readyz")).json == {"status": "ready", "rowsAside": {"timers": 2, "outbox": 1}}
     for key in range(2):
-        engine.aside.forget("timers", key)
-    engine.aside.forget("outbox", 7)
+        engine.quarantine.forget("timers", key)
+    engine.quarantine.forget("outbox", 7)
     assert (await rest.get("/readyz")).json == {"status": "ready"}
 
 

@@ -291,15 +291,15 @@ async def test_a_start_that_stands_aside_is_answered_later(engine: LocalEngine, 
     async def ask() -> None:
         answers.append(await both.ask(both.inline, START, body))
 
-    async def is_aside() -> bool:
-        return engine.engine.starts.keyed.statistics().aside == 1
+    async def is_quarantined() -> bool:
+        return engine.engine.starts.keyed.statistics().lock_waiting == 1
 
     async with served(engine, monkeypatch) as both, trio.open_nursery() as nursery:
         first = await both.ask(both.plain, START, body)
         both.taken.clear()
         with held(engine.dsn, "SELECT FROM start_window FOR UPDATE"):
             nursery.start_soon(ask)
-            await wait_until(is_aside)
+            await wait_until(is_quarantined)
             assert (both.taken, answers) == ([True], [])
     assert answers[0].json()["id"] == first.json()["id"]
 

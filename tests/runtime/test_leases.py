@@ -182,7 +182,7 @@ async def test_a_dead_letter_that_fails_is_set_aside(start_local: StartLocal, mo
         await sweep(engine)
         await engine.sweeper.scan_once()
     assert tried.count(read_instance(broken)) == 1, "until its pause is over"
-    assert [about.reason for about in engine.engine.aside.listing()] == ["a bug"]
+    assert [about.reason for about in engine.engine.quarantine.listing()] == ["a bug"]
     assert (await engine.status(broken), await engine.status(fine)) == ("ACTIVE", "FAILED")
 
 
@@ -203,11 +203,11 @@ async def test_a_dead_letter_failing_after_it_stood_aside_is_told(
     with psycopg.connect(engine.dsn) as holder:
         holder.execute(held, (read_instance(instance),))
         await sweep(engine)
-        assert engine.engine.aside.listing() == []
+        assert engine.engine.quarantine.listing() == []
         holder.rollback()
 
     async def told() -> bool:
-        return [about.reason for about in engine.engine.aside.listing()] == ["a bug", "a bug"]
+        return [about.reason for about in engine.engine.quarantine.listing()] == ["a bug", "a bug"]
 
     await wait_until(told)
 

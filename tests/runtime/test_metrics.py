@@ -17,7 +17,7 @@ import trio.testing
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from penstock.engine.advance.quarantine import Aside
+from penstock.engine.advance.quarantine import Quarantine
 from penstock.engine.instances.batches import BatchStart
 from penstock.errors import LeaseLost, Unavailable
 from penstock.kafka.producer import NOT_CONNECTED, KafkaProducer
@@ -28,7 +28,7 @@ from penstock.store.db.pool_errors import PoolTimeout
 from penstock.telemetry.metrics import Metrics
 from penstock.telemetry.metrics import registry as metrics_registry
 from penstock.telemetry.metrics.plain import Counter, Histogram
-from penstock.telemetry.metrics.registry import MAX_ROWS_ASIDE
+from penstock.telemetry.metrics.registry import MAX_QUARANTINED_ROWS
 from penstock.testing.definitions import definition, end, fork, linear, timer
 from penstock.wire.model import Completion, Failure, Heartbeat, StartRequest
 from penstock.wire.queue import QueuePolicy, Rate
@@ -410,7 +410,7 @@ async def test_a_row_that_another_transaction_holds(driver: Driver) -> None:
     assert age(samples(driver.engine.metrics)) == aside(samples(driver.engine.metrics)) == 0
     ages: list[float] = []
 
-    async def is_aside() -> bool:
+    async def is_quarantined() -> bool:
         ages.append(age(samples(driver.engine.metrics)))
         return aside(samples(driver.engine.metrics)) == 1
 
@@ -418,7 +418,7 @@ async def test_a_row_that_another_transaction_holds(driver: Driver) -> None:
         holder.execute("SELECT FROM token WHERE id = %s FOR UPDATE", (number(view),))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(driver.cancel, view)
-            await wait_until_true(is_aside)
+            await wait_until_true(is_quarantined)
             holder.rollback()
     assert max(ages) > 0
     assert aside(samples(driver.engine.metrics)) == 0
@@ -582,20 +582,20 @@ def test_a_running_engine(start_engine: StartEngine, google: Google) -> None:
 @drives("penstock_row_aside", "1 for each of them, 100 at most; the log says when")
 async def test_rows_aside() -> None:
     metrics = Metrics()
-    aside = Aside(metrics)
-    for row in range(MAX_ROWS_ASIDE + 1):
-        aside.set_aside("timers", row, f"timer {row}", psycopg.DataError("bad"))
+    aside = Quarantine(metrics)
+    for row in range(MAX_QUARANTINED_ROWS + 1):
+        aside.quarantine_row("timers", row, f"timer {row}", psycopg.DataError("bad"))
 
     def shown() -> tuple[float | None, int]:
         count = metrics.registry.get_sample_value("penstock_rows_aside", {"service": "timers"})
         return count, sum(name == "penstock_row_aside" and value == 1 for (name, _), value in samples(metrics).items())
 
-    assert shown() == (MAX_ROWS_ASIDE + 1, 100)
+    assert shown() == (MAX_QUARANTINED_ROWS + 1, 100)
     label = {"service": "timers", "row": "timer 7", "reason": "bad"}
     assert metrics.registry.get_sample_value("penstock_row_aside", label) == 1
     for row in range(5):
         aside.forget("timers", row)
-    assert shown() == (MAX_ROWS_ASIDE - 4, MAX_ROWS_ASIDE - 4)
+    assert shown() == (MAX_QUARANTINED_ROWS - 4, MAX_QUARANTINED_ROWS - 4)
 
 
 @drives("penstock_service_errors", "Rounds of background services that the database refused")

@@ -19,7 +19,7 @@ from penstock.engine.advance.call_commands import timer_command
 from penstock.engine.advance.command import IsCode
 from penstock.engine.advance.commands import FoldCommand
 from penstock.engine.advance.full_path import FullPath
-from penstock.engine.advance.quarantine import Aside
+from penstock.engine.advance.quarantine import Quarantine
 from penstock.engine.advance.timers import Timers
 from penstock.engine.advance.transaction import Transactions
 from penstock.engine.definitions.definitions import Definitions
@@ -113,15 +113,15 @@ class Engine:
         self.polls = Polls(
             database, self.definitions, settings, metrics, cache, self.answer_memory, self.events, queues, traces
         )
-        self.aside, self.ends = Aside(metrics), (ends := Ends(database))
-        self.timers = Timers(database, self.fire, self.aside, settings.background_failure_limit, self.events.armed)
+        self.quarantine, self.ends = Quarantine(metrics), (ends := Ends(database))
+        self.timers = Timers(database, self.fire, self.quarantine, settings.background_failure_limit, self.events.armed)
         told = self.timers.on_armed, ends, traces
         self.transactions = Transactions(database, settings, metrics, self.definitions, self.polls, self.ids, *told)
         self.full_path = FullPath(database, settings, metrics, self.definitions, self.transactions)
         self.fast_path = FastPath(database, settings, metrics, self.polls, cache, self._fold, ends)
         heard, whole = (self.polls.came_back, self.timers.on_due_in), (self.ids, self.transactions, view_instances)
         self.starts = Starts(database, settings, metrics, self.definitions, self.polls, *whole)
-        self.leases = Leases(database, settings, metrics, self.definitions, self.full_path, self.aside, *heard)
+        self.leases = Leases(database, settings, metrics, self.definitions, self.full_path, self.quarantine, *heard)
         self.jobs = Jobs(database, settings, metrics, self.definitions, self.polls, self.fast_path, self.full_path)
         self.inline_jobs = InlineJobs(settings, metrics, self.jobs, self.polls, self.fast_path)
         self.journal = Journal(database, settings, metrics, self.polls, self.jobs, self.timers, self.events.mailed)
@@ -148,7 +148,7 @@ class Engine:
         self.watch, self.failures = Watch(database, self.overview), Failures(database, looks, self.definitions)
         self.firings = Firings(database, settings, metrics, self.definitions, self.ids, self.transactions)
         fired = self.definitions, self.firings, self.instances
-        self.schedules = Schedules(database, self.limits, *fired, self.aside, audit=audit)
+        self.schedules = Schedules(database, self.limits, *fired, self.quarantine, audit=audit)
         self.bulk, self.batches = self._bulk(engine_number), Batches(database, settings, metrics, self.instances)
         _watch(self.batchers(), metrics)
         self._folding, self._looking = set[int](), trio.Lock()
@@ -255,12 +255,12 @@ class Engine:
 
 def _watch(batchers: Sequence[Batcher[Any]], metrics: Metrics) -> None:
     for batcher in batchers:
-        metrics.watch_batches(batcher.name, partial(_batch_age_s, batcher), partial(_aside, batcher))
+        metrics.watch_batches(batcher.name, partial(_batch_age_s, batcher), partial(_lock_waiting, batcher))
 
 
 def _batch_age_s(batcher: Batcher[Any]) -> float:
     return batcher.statistics().batch_age_s or 0.0
 
 
-def _aside(batcher: Batcher[Any]) -> int:
-    return batcher.statistics().aside
+def _lock_waiting(batcher: Batcher[Any]) -> int:
+    return batcher.statistics().lock_waiting

@@ -99,7 +99,7 @@ class Relay:
         self._recorder = AttemptRecorder(engine.settings)
         self._troubles = Troubles()
         self._admission = Admission(engine)
-        self._portion: Portion[int] = Portion(engine.aside, "relay", engine.settings.outbox_batch_size)
+        self._portion: Portion[int] = Portion(engine.quarantine, "relay", engine.settings.outbox_batch_size)
         self._published: list[Published] = []  # acked, not deleted yet
         self._look_at = 0.0
         self._row_bytes = 1.0  # of the last batch, on average
@@ -214,9 +214,9 @@ class Relay:
     async def _take_less(self, connection: TrioConnection, job_type: int, floor: int, error: DatabaseError) -> None:
         """The database refused what was taken: it is halved, and a row that is refused alone waits aside."""
         if not self._portion.shrink(error):
-            row = await store.first_outgoing(connection, job_type, floor, self._rows_aside())
+            row = await store.first_outgoing(connection, job_type, floor, self._quarantined_rows())
             if row is not None:
-                self._portion.set_aside(row, f"outbox row {row:x}", error)
+                self._portion.quarantine_row(row, f"outbox row {row:x}", error)
 
     async def retry_once(self) -> int:
         """Try a few rows of the job types that have trouble and whose time has come; how many were acked."""
@@ -244,8 +244,8 @@ class Relay:
     def _limit(self) -> int:
         return max(1, min(self._portion.rows, int(BATCH_BYTES_TARGET / self._row_bytes)))
 
-    def _rows_aside(self) -> list[int]:
-        return self._troubles.rows_aside(trio.current_time()) + self._portion.waiting()
+    def _quarantined_rows(self) -> list[int]:
+        return self._troubles.quarantined_rows(trio.current_time()) + self._portion.waiting()
 
     async def _take(
         self,
@@ -259,7 +259,7 @@ class Relay:
                 connection,
                 low_water_marks,
                 per_type,
-                self._rows_aside(),
+                self._quarantined_rows(),
                 self._settings.dispatch_timeout_seconds,
                 published,
                 audit=self._settings.audit_log_enabled,
@@ -333,7 +333,7 @@ class Relay:
                 self._troubles.forget_row(row.id)
                 self._metrics.dispatch_seconds.observe(row.age_s + took_s)
                 well.add(row.job_type)
-            elif result.outcome is PublishOutcome.RECORD_REFUSED and self._troubles.set_aside(row.id, now):
+            elif result.outcome is PublishOutcome.RECORD_REFUSED and self._troubles.quarantine_row(row.id, now):
                 self._tell_refused(row, result)
                 well.add(row.job_type)
             else:
@@ -362,10 +362,10 @@ class Relay:
             return ()
 
         def leave(row: Published, error: DatabaseError) -> None:  # published again when its time comes: a duplicate
-            self._portion.set_aside(row.id, f"published outbox row {row.id:x}", error)
+            self._portion.quarantine_row(row.id, f"published outbox row {row.id:x}", error)
 
         if self._published:
-            await self._engine.aside.each(self._published, delete, leave)
+            await self._engine.quarantine.each(self._published, delete, leave)
             self._published.clear()
 
     def _next_types(self, limit: int) -> list[int]:

@@ -1,7 +1,7 @@
 """What waits aside, and until when: job types whose topic has trouble, rows whose record was refused.
 
 Pauses double from `RETRY_FIRST_S`. Pure: the time comes in (trio's clock, seconds). Memory is bounded by the number of
-job types and by `ASIDE_MAX_ROWS`.
+job types and by `QUARANTINE_MAX_ROWS`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from penstock.kafka.record import PublishOutcome
 RETRY_FIRST_S: Final = 0.1
 UNKNOWN_RETRY_MAX_S: Final = 5.0
 REFUSED_RETRY_MAX_S: Final = 30.0
-ASIDE_MAX_ROWS: Final = 1_000
+QUARANTINE_MAX_ROWS: Final = 1_000
 """Refused records that are remembered; with more of them their job type waits as a whole."""
 
 
@@ -68,9 +68,9 @@ class Troubles:
 
     # -- rows
 
-    def set_aside(self, row: int, now: float) -> bool:
+    def quarantine_row(self, row: int, now: float) -> bool:
         """Let one row wait, twice as long as the last time; False when too many do."""
-        if row not in self._rows and len(self._rows) >= ASIDE_MAX_ROWS:
+        if row not in self._rows and len(self._rows) >= QUARANTINE_MAX_ROWS:
             return False
         pause_s = _longer(self._rows.get(row), REFUSED_RETRY_MAX_S)
         self._rows[row] = Trouble(now + pause_s, pause_s)
@@ -80,7 +80,7 @@ class Troubles:
         """It was published."""
         self._rows.pop(row, None)
 
-    def rows_aside(self, now: float) -> list[int]:
+    def quarantined_rows(self, now: float) -> list[int]:
         """The rows whose time has not come. Those that nobody met for long are forgotten: they were void."""
         gone = [row for row, trouble in self._rows.items() if trouble.next_try_at < now - 2 * REFUSED_RETRY_MAX_S]
         for row in gone:

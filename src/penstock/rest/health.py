@@ -27,7 +27,7 @@ class Readiness(msgspec.Struct, rename="camel", omit_defaults=True):
 
     status: str
     degraded: list[str] | None = None
-    rows_aside: dict[str, int] | None = None
+    quarantined_rows: dict[str, int] | None = None
     """How many rows wait aside that the database refused, by service: the log and `penstock_row_aside` say which."""
     insecure: bool = False
     """The engine has no authentication, and was told to let everybody in all the same."""
@@ -53,6 +53,6 @@ class HealthRoutes:
         if not answered:
             raise Unavailable(f"the database did not answer within {READY_TIMEOUT_SECONDS:g} s")
         away = list(self._degraded())
-        aside = Counter(about.service for about in self._engine.aside.listing())
-        readiness = Readiness("ready", away or None, aside or None, self._engine.settings.insecure)
+        quarantine = Counter(about.service for about in self._engine.quarantine.listing())
+        readiness = Readiness("ready", away or None, quarantine or None, self._engine.settings.insecure)
         return respond(Reply(200, msgspec.json.encode(readiness)))

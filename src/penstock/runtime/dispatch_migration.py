@@ -31,7 +31,7 @@ class DispatchMigration:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._moved = 0
-        self._portion: Portion[int] = Portion(engine.aside, "dispatch migration", BATCH_ROWS)
+        self._portion: Portion[int] = Portion(engine.quarantine, "dispatch migration", BATCH_ROWS)
 
     async def step(self) -> None:
         """One round of the service loop."""
@@ -56,14 +56,14 @@ class DispatchMigration:
         return moved
 
     async def _move(self, connection: TrioConnection, to_outbox: bool) -> int:
-        aside = self._portion.waiting()
+        quarantine = self._portion.waiting()
         try:
-            moved = await store.migrate_dispatch(connection, self._portion.rows, aside, to_outbox=to_outbox)
+            moved = await store.migrate_dispatch(connection, self._portion.rows, quarantine, to_outbox=to_outbox)
         except DatabaseError as error:
             if not self._portion.shrink(error):
-                token = await store.first_leftover(connection, aside, to_outbox=to_outbox)
+                token = await store.first_leftover(connection, quarantine, to_outbox=to_outbox)
                 if token is not None:
-                    self._portion.set_aside(token, f"token {token:x}", error)
+                    self._portion.quarantine_row(token, f"token {token:x}", error)
             return REFUSED
         self._portion.grow()
         return moved

@@ -79,7 +79,7 @@ class LeaseSweeper:
                 self._engine.definitions.has_code = await definition_store.any_code(connection)
         now = trio.current_time()
         book = self._engine.polls.leases
-        waiting = set(self._engine.aside.waiting(SERVICE))
+        waiting = set(self._engine.quarantine.waiting(SERVICE))
         for lease in found:
             key = JobKey(lease.instance, lease.token, lease.seq)
             if book.find(lease.token, lease.seq) is None and key not in waiting:
@@ -96,14 +96,14 @@ class LeaseSweeper:
 
         def leave(lease: GrantedLease, error: DatabaseError) -> None:
             key = JobKey(lease.instance, lease.token, lease.seq)
-            lease.ends_at = now + engine.aside.set_aside(SERVICE, key, f"job {show_job(*key)}", error)
+            lease.ends_at = now + engine.quarantine.quarantine_row(SERVICE, key, f"job {show_job(*key)}", error)
             bad.append(lease)
 
         async def end(part: Sequence[GrantedLease]) -> list[Expired]:
             return await leases.end([(lease.token, lease.seq, lease.attempt) for lease in part])
 
         try:
-            rows = await engine.aside.each(due, end, leave)
+            rows = await engine.quarantine.each(due, end, leave)
         except BaseException:
             for lease in due:  # still ours to watch
                 book.put_back(lease)

@@ -117,7 +117,7 @@ class Retention:
                 return False
             version, after = self._walks[0]
             due, last = await store.walk(connection, version.definition, after, version.days)
-            waiting = set(self._engine.aside.waiting(SERVICE))
+            waiting = set(self._engine.quarantine.waiting(SERVICE))
             due = [each for each in due if each.id not in waiting]
             for first in range(0, len(due), store.SLICE_MAX_ROWS):
                 piece = due[first : first + store.SLICE_MAX_ROWS]
@@ -143,7 +143,7 @@ class Retention:
             return False
         for _ in range(REMOVALS_MAX):
             after = self._removed_to.get(partition.name, -1)
-            waiting = set(self._engine.aside.waiting(SERVICE))
+            waiting = set(self._engine.quarantine.waiting(SERVICE))
             found = await store.retired(connection, partition, days, after, exceptions)
             due = [each for each in found if each.id not in waiting]
             if due and not await self._archive(connection, partition.name, due):
@@ -220,7 +220,7 @@ class Retention:
     ) -> int | None:
         """How many instances went; None when another engine is at it. One that has changed since it was selected stays;
         one that can't be removed is set aside."""
-        aside = self._engine.aside
+        quarantine = self._engine.quarantine
         others_turn = False
         rows, started = 0, trio.current_time()
 
@@ -236,28 +236,28 @@ class Retention:
             return removed or []
 
         def leave(one: store.Selected, error: DatabaseError) -> None:
-            aside.set_aside(SERVICE, one.id, f"instance {show_instance(one.id)}", error)
+            quarantine.quarantine_row(SERVICE, one.id, f"instance {show_instance(one.id)}", error)
 
         removed: list[int] = []
         most = store.SLICE_MAX_ROWS if with_history else store.REMOVE_MAX_ROWS
         for first in range(0, len(due), most):
-            removed += await aside.each(due[first : first + most], remove, leave)
+            removed += await quarantine.each(due[first : first + most], remove, leave)
         for id in removed:
-            aside.forget(SERVICE, id)
+            quarantine.forget(SERVICE, id)
         if removed and with_history:
             took_s = round(trio.current_time() - started, 3)
             log.info("instances removed by the row", count=len(removed), history_rows=rows, took_s=took_s)
         return None if others_turn else len(removed)
 
     async def _drop(self, connection: TrioConnection, partition: store.Partition) -> None:
-        aside = self._engine.aside
-        if partition.name in aside.waiting(SERVICE):
+        quarantine = self._engine.quarantine
+        if partition.name in quarantine.waiting(SERVICE):
             return
         try:
             dropped = await store.drop(connection, partition)
         except BAD_DATA as error:
-            aside.set_aside(SERVICE, partition.name, f"partition {partition.name}", error)
+            quarantine.quarantine_row(SERVICE, partition.name, f"partition {partition.name}", error)
             return
         if dropped:
-            aside.forget(SERVICE, partition.name)
+            quarantine.forget(SERVICE, partition.name)
             log.info("partition dropped", name=partition.name, since=partition.since, until=partition.until)

@@ -334,7 +334,7 @@ class TimerCommand(Command):
         return self.timer
 
     def refuse(self, error: PenstockError) -> None:
-        if not self.settled and (self.was_aside or self.was_long):
+        if not self.settled and (self.was_lock_waiting or self.was_long):
             assert self.timer is not None
             self._on_refused(self.instance, self.timer, error)
         super().refuse(error)

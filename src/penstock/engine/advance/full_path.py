@@ -164,8 +164,10 @@ class FullPath(GroupCommitQueue[Command]):
                 return items, batch, known, loaded
             await connection.rollback()
             missing = found.keys() - loaded.keys()
-            self.set_aside([item for item in items if item.instance in missing and not item.was_aside], in_doubt=again)
-            items = [item for item in items if not item.aside]
+            self.let_wait_for_locks(
+                [item for item in items if item.instance in missing and not item.was_lock_waiting], in_doubt=again
+            )
+            items = [item for item in items if not item.lock_waiting]
             if not items:
                 return items, batch, known, loaded
             for key in {batch.instances[item.instance].definition for item in items if item.instance in missing}:

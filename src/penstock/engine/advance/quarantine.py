@@ -1,9 +1,9 @@
 """Bad rows: what the database refuses of a background service's batch is halved down to the row, and that is set aside.
 
 Such services take rows by the batch. One row that can't be handled must end neither the process nor the work on all
-others. Who has the rows in hand gives them to `Aside.each`, which halves what is refused. Who has them chosen by the
+others. Who has the rows in hand gives them to `Quarantine.each`, which halves what is refused. Who has them chosen by the
 statement takes as many as its `Portion` says: half as many after each refusal, twice as many after each batch that was
-not refused. The row that is refused alone waits aside, longer each time. Rows aside are listed (`Aside.listing`, and as
+not refused. The row that is refused alone waits aside, longer each time. Rows aside are listed (`Quarantine.listing`, and as
 metrics) until one was handled after all, or is gone. Nothing here does I/O.
 """
 
@@ -33,7 +33,7 @@ T = TypeVar("T")
 log = get_logger("penstock.engine.aside")
 
 
-class RowAside(NamedTuple):
+class QuarantinedRow(NamedTuple):
     """A row that waits aside. ``next_try_at`` is of trio's clock."""
 
     service: str
@@ -43,21 +43,21 @@ class RowAside(NamedTuple):
     next_try_at: float
 
 
-class Aside:
+class Quarantine:
     """The rows of all services of one engine."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._rows: dict[tuple[str, Hashable], RowAside] = {}
+        self._rows: dict[tuple[str, Hashable], QuarantinedRow] = {}
 
-    def set_aside(self, service: str, key: Hashable, row: str, error: BaseException) -> float:
+    def quarantine_row(self, service: str, key: Hashable, row: str, error: BaseException) -> float:
         """Leave a row for a while; for how many seconds. ``row`` names it for people."""
         known = self._rows.get((service, key))
         tries = 1 if known is None else known.tries + 1
         pause_s = min(PAUSE_FIRST_S * (1 << min(tries - 1, 10)), PAUSE_MAX_S)
         reason = error.reason if isinstance(error, PenstockError) else first_line(error)
         if known is not None or len(self._rows) < ROWS_MAX:
-            self._rows[service, key] = RowAside(service, row, reason, tries, trio.current_time() + pause_s)
+            self._rows[service, key] = QuarantinedRow(service, row, reason, tries, trio.current_time() + pause_s)
         log.warning("a row is set aside", service=service, row=row, reason=reason, tries=tries, again_in_s=pause_s)
         self._show()
         return pause_s
@@ -96,19 +96,19 @@ class Aside:
             self._show()
         return [key for (name, key), about in self._rows.items() if name == service and about.next_try_at > now]
 
-    def listing(self) -> list[RowAside]:
+    def listing(self) -> list[QuarantinedRow]:
         """All of them."""
         return list(self._rows.values())
 
     def _show(self) -> None:
-        self._metrics.set_rows_aside((about.service, about.row, about.reason) for about in self._rows.values())
+        self._metrics.set_quarantined_rows((about.service, about.row, about.reason) for about in self._rows.values())
 
 
 class Portion(Generic[K]):
     """How many rows one service takes at once; ``rows`` is that number. Its rows are known by a ``K``."""
 
-    def __init__(self, aside: Aside, service: str, max_rows: int) -> None:
-        self._aside = aside
+    def __init__(self, quarantine: Quarantine, service: str, max_rows: int) -> None:
+        self._quarantine = quarantine
         self._service = service
         self._max_rows = max_rows
         self.rows = max_rows
@@ -127,9 +127,9 @@ class Portion(Generic[K]):
         return several
 
     def waiting(self) -> list[K]:
-        """As `Aside.waiting`."""
-        return cast("list[K]", self._aside.waiting(self._service))
+        """As `Quarantine.waiting`."""
+        return cast("list[K]", self._quarantine.waiting(self._service))
 
-    def set_aside(self, key: K, row: str, error: DatabaseError) -> None:
-        """As `Aside.set_aside`."""
-        self._aside.set_aside(self._service, key, row, error)
+    def quarantine_row(self, key: K, row: str, error: DatabaseError) -> None:
+        """As `Quarantine.quarantine_row`."""
+        self._quarantine.quarantine_row(self._service, key, row, error)

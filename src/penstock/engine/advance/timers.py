@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import trio
 
-from penstock.engine.advance.quarantine import Aside
+from penstock.engine.advance.quarantine import Quarantine
 from penstock.errors import PenstockError, TooManyRequests, Unavailable
 from penstock.log.log import RateLimitedLog, get_logger
 from penstock.store.db.connection import TrioConnection
@@ -61,13 +61,13 @@ class Timers:
         self,
         database: Database,
         fire: Fire,
-        aside: Aside,
+        quarantine: Quarantine,
         failure_limit: int,
         armed: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         self._database = database
         self._fire = fire
-        self._aside = aside
+        self._quarantine = quarantine
         self._failure_limit = failure_limit
         self._next_at = 0.0  # trio time of the next look
         self._wake = trio.Event()
@@ -134,7 +134,7 @@ class Timers:
                 fired += done
                 settled += 1
                 self._refused.pop(timer, None)
-                self._aside.forget(SERVICE, timer)
+                self._quarantine.forget(SERVICE, timer)
             except PenstockError as error:
                 settled += self.on_refusal(instance, timer, error)
             except DatabaseError as error:  # of those that ask it themselves
@@ -188,7 +188,7 @@ class Timers:
             return False
         token, seq, index = timer
         shown = f"instance {instance:x}, token {token:x}, seq {seq}, timer {index}"
-        self._aside.set_aside(SERVICE, timer, shown, error)
+        self._quarantine.quarantine_row(SERVICE, timer, shown, error)
         if len(self._failed) < REFUSED_MAX:
             self._failed.add(timer)
         return self._leave(timer, error.reason)

@@ -20,7 +20,7 @@ from penstock.engine.group_commit.item import Item
 from penstock.errors import TooManyRequests
 from penstock.loop.waking import Sleeper
 
-ASIDE_PAUSE_S: Final = 0.05
+LOCK_WAIT_PAUSE_S: Final = 0.05
 """Between two tries of what stands aside."""
 
 GATHER_MIN_ITEMS: Final = 3
@@ -41,7 +41,7 @@ class BatcherStatistics(NamedTuple):
     is being applied (None: none is)."""
 
     waiting: int
-    aside: int
+    lock_waiting: int
     batch_age_s: float | None
 
     @property
@@ -86,9 +86,9 @@ class Batcher(Generic[I]):
         self._last_ended_at = 0.0
         self._wanted = 0  # so many items end the wait for more
         self._queue: deque[I] = deque()
-        self._aside: deque[I] = deque()
+        self._lock_waiting: deque[I] = deque()
         self._flusher = Sleeper()
-        self._aside_lot = trio.lowlevel.ParkingLot()
+        self._lock_waiting_lot = trio.lowlevel.ParkingLot()
         self._idle = trio.lowlevel.ParkingLot()
         self._begun = Sleeper()  # who looks at batches that take long
         self._begun_at: float | None = None  # of the batch from the queue that is being applied
@@ -103,7 +103,7 @@ class Batcher(Generic[I]):
         Raises TooManyRequests when the queue is full; the item is refused then.
         """
         queue = self._queue
-        if len(queue) + len(self._aside) >= self._max_queue_items:
+        if len(queue) + len(self._lock_waiting) >= self._max_queue_items:
             raise TooManyRequests(f"{self._max_queue_items} {self.name} calls are waiting already")
         item.deadline = (trio.current_time() if now is None else now) + (
             self._within_s if within_s is None else within_s
@@ -117,23 +117,23 @@ class Batcher(Generic[I]):
         self.submit_nowait(item)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - I is such an Item
         return await item.wait_answer()
 
-    def set_aside(self, items: Iterable[I], *, in_doubt: bool = False) -> None:
+    def let_wait_for_locks(self, items: Iterable[I], *, in_doubt: bool = False) -> None:
         """Let items wait beside the queue, as other transactions hold their rows. ``in_doubt``: an earlier try may have
         been committed."""
         for item in items:
-            item.stand_aside(in_doubt=in_doubt)
-            self._aside.append(item)
-        self._aside_lot.unpark()
+            item.wait_for_locks(in_doubt=in_doubt)
+            self._lock_waiting.append(item)
+        self._lock_waiting_lot.unpark()
 
     def statistics(self) -> BatcherStatistics:
         """A snapshot. Cheap."""
         age_s = None if self._begun_at is None else trio.current_time() - self._begun_at
-        return BatcherStatistics(len(self._queue), len(self._aside) + len(self._retrying), age_s)
+        return BatcherStatistics(len(self._queue), len(self._lock_waiting) + len(self._retrying), age_s)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Apply batches until cancelled. A batch that is being applied is finished first (its bound is `apply`'s)."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._run_aside)
+            nursery.start_soon(self._run_lock_waiting)
             task_status.started()
             with trio.CancelScope() as scope:
                 while True:
@@ -183,13 +183,13 @@ class Batcher(Generic[I]):
             if item.batch is batch:
                 item.batch = None  # each knows the other: garbage that only the collector would find
 
-    async def _run_aside(self) -> None:
+    async def _run_lock_waiting(self) -> None:
         while True:
-            while not self._aside:
+            while not self._lock_waiting:
                 self._tell_idle()
-                await self._aside_lot.park()
-            await trio.sleep(ASIDE_PAUSE_S)
-            self._retried_at, self._retrying = trio.current_time(), self._take_aside()
+                await self._lock_waiting_lot.park()
+            await trio.sleep(LOCK_WAIT_PAUSE_S)
+            self._retried_at, self._retrying = trio.current_time(), self._take_lock_waiting()
             self._begun.wake()
             try:
                 with trio.CancelScope(shield=True):
@@ -214,7 +214,7 @@ class Batcher(Generic[I]):
             self._queue = deque(item for item in self._queue if not item.settled)
             late += (*self._applying, *self._queue)
         if self._retried_at is not None and self._retried_at <= since:
-            late += (*self._retrying, *self._aside)
+            late += (*self._retrying, *self._lock_waiting)
         return late
 
     def _tell_idle(self) -> None:
@@ -233,13 +233,13 @@ class Batcher(Generic[I]):
         taken: list[I] = []
         times: dict[object, int] = {}
         later: list[I] = []
-        aside = (*self._aside, *self._retrying)
-        held = {self._key(item) for item in aside} if aside else ()
+        lock_waiting = (*self._lock_waiting, *self._retrying)
+        held = {self._key(item) for item in lock_waiting} if lock_waiting else ()
         while queue and len(taken) < self._max_items:
             item = queue.popleft()
             key = self._key(item)
             if key in held:
-                self.set_aside([item])
+                self.let_wait_for_locks([item])
             elif (before := times.get(key, 0)) == self._per_key:
                 later.append(item)
             else:
@@ -248,14 +248,14 @@ class Batcher(Generic[I]):
         queue.extendleft(reversed(later))
         return taken
 
-    def _take_aside(self) -> list[I]:
+    def _take_lock_waiting(self) -> list[I]:
         """The oldest ones; of those with one key the first."""
         taken: dict[object, I] = {}
-        for _ in range(len(self._aside)):
-            item = self._aside.popleft()
+        for _ in range(len(self._lock_waiting)):
+            item = self._lock_waiting.popleft()
             key = id(item) if self._key is None else self._key(item)
             if len(taken) == self._max_items or taken.setdefault(key, item) is not item:
-                self._aside.append(item)
+                self._lock_waiting.append(item)
         for item in taken.values():
-            item.aside = False
+            item.lock_waiting = False
         return list(taken.values())

@@ -28,13 +28,13 @@ class Item(Generic[R]):
         "_answer",
         "_error",
         "_waiting",
-        "aside",
+        "lock_waiting",
         "batch",
         "deadline",
         "in_doubt",
         "moved",
         "settled",
-        "was_aside",
+        "was_lock_waiting",
     )
 
     def __init__(self) -> None:
@@ -43,8 +43,8 @@ class Item(Generic[R]):
         self._answer: R | None = None
         self._error: BaseException | None = None
         self.deadline = 0.0  # trio time: how long the database or a row is waited for; set by the batcher
-        self.aside = False  # waits beside the queue, as another transaction holds its row
-        self.was_aside = False
+        self.lock_waiting = False  # waits beside the queue, as another transaction holds its row
+        self.was_lock_waiting = False
         self.batch: object = None  # the one that is being applied with it; no other may touch it
         self.moved = False  # another queue has it
         self.in_doubt = False  # an earlier try may have been committed
@@ -92,7 +92,7 @@ class Item(Generic[R]):
     async def wait_tried(self) -> bool:
         """Wait until it has an answer (True, and `wait_answer` gives it at once) or stands aside, or is with another
         queue (False). For loops that must not wait for one row. One waiter at most. Cancel-safe."""
-        while not (self.settled or self.aside or self.moved):
+        while not (self.settled or self.lock_waiting or self.moved):
             await self._wait()
         return self.settled
 
@@ -109,9 +109,9 @@ class Item(Generic[R]):
             self._waiting = None
             raise
 
-    def stand_aside(self, *, in_doubt: bool) -> None:
-        """Another transaction holds its row. Called by `Batcher.set_aside`."""
-        self.aside = self.was_aside = True
+    def wait_for_locks(self, *, in_doubt: bool) -> None:
+        """Another transaction holds its row. Called by `Batcher.quarantine_row`."""
+        self.lock_waiting = self.was_lock_waiting = True
         self.batch = None
         self.in_doubt |= in_doubt
         self._wake()

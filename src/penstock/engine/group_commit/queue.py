@@ -5,7 +5,7 @@ found by halving, and doubt. Before a batch is tried again that may have been co
 it: of the transactions that it committed (`commit`) by their ids, of single statements by ``look``.
 
 No batch waits long for a row: a lock that is not had within `database.LOCK_WAIT_MS` refuses the statement. Then it is
-asked whose rows other transactions hold: those items stand aside (`Batcher.set_aside`), the others go on, and a second
+asked whose rows other transactions hold: those items stand aside (`Batcher.quarantine_row`), the others go on, and a second
 task tries those aside again and again. Where the answer names nobody the batch is halved. A table that is locked and
 that everybody needs is as good as away; while another one is (`GroupCommitQueue.locked`), a lane does without it what it can. A
 statement that hangs is given up by its connection (`TrioConnection.answer_within_s`): then it is in doubt; who has
@@ -197,7 +197,7 @@ class GroupCommitQueue(Batcher[I]):
         batch = items[0].batch if items else None
         ask, again = bool(self.locked), False
         for item in items:
-            ask |= item.was_aside
+            ask |= item.was_lock_waiting
             again |= item.in_doubt
         await self._try(items, batch, again=again, ask=ask)
 
@@ -324,8 +324,8 @@ class GroupCommitQueue(Batcher[I]):
         await self.find_locked_table(connection)
         if self.find_locked_elsewhere is None:
             return items
-        self.stand_aside(await self.find_locked_elsewhere(connection, items), again)
-        return [item for item in items if not (item.settled or item.aside)]
+        self.wait_for_locks(await self.find_locked_elsewhere(connection, items), again)
+        return [item for item in items if not (item.settled or item.lock_waiting)]
 
     async def find_locked_table(self, connection: TrioConnection) -> None:
         """Look which tables are `locked`. Raises TryAgain while everybody needs one of them: no row is the cause."""
@@ -333,10 +333,10 @@ class GroupCommitQueue(Batcher[I]):
         if any(name in NEEDED_BY_ALL or name.startswith("history_") for name in self.locked):
             raise TryAgain("another transaction has locked a table")
 
-    def stand_aside(self, items: Sequence[I], again: bool) -> None:
+    def wait_for_locks(self, items: Sequence[I], again: bool) -> None:
         """Let items wait, or refuse those that have waited long enough: others hold what they need."""
         _refuse_overdue(items, LOCKED_ELSEWHERE_REASON)
-        self.set_aside([item for item in items if not item.settled], in_doubt=again)
+        self.let_wait_for_locks([item for item in items if not item.settled], in_doubt=again)
 
     async def _divide(self, items: Sequence[I], batch: object, error: DatabaseError, again: bool) -> None:
         items = _pending(items, batch)
@@ -345,7 +345,7 @@ class GroupCommitQueue(Batcher[I]):
             for half in halves(items):
                 await self._try(half, batch, again=again, part=locked)
         elif locked:
-            self.stand_aside(items, again)
+            self.wait_for_locks(items, again)
         elif items:
             items[0].refuse(_refusal(self.name, error))
 
@@ -356,7 +356,7 @@ class GroupCommitQueue(Batcher[I]):
 def _pending(items: Iterable[I], batch: object) -> list[I]:
     """Those that are still the batch's: what stood aside, or moved, may be under way elsewhere already."""
     items = [item for item in items if not item.settled]  # mostly none
-    return [item for item in items if item.batch is batch and not (item.aside or item.moved)]
+    return [item for item in items if item.batch is batch and not (item.lock_waiting or item.moved)]
 
 
 def _refuse_overdue(items: Iterable[Item[Any]], reason: str) -> int:

@@ -13,7 +13,7 @@ from functools import partial
 from penstock.core.rules.state import TokenState
 from penstock.engine.advance.commands import DeadLetterCommand
 from penstock.engine.advance.full_path import FullPath
-from penstock.engine.advance.quarantine import Aside
+from penstock.engine.advance.quarantine import Quarantine
 from penstock.engine.definitions.definitions import Definitions
 from penstock.engine.requests.ids import show_instance, show_job
 from penstock.errors import PenstockError, TooManyRequests, Unavailable
@@ -48,7 +48,7 @@ class Leases:
         metrics: Metrics,
         definitions: Definitions,
         full_path: FullPath,
-        aside: Aside,
+        quarantine: Quarantine,
         came_back: Callable[[str, str | None], None],
         armed: Callable[[float], None],
     ) -> None:
@@ -59,7 +59,7 @@ class Leases:
         self._metrics = metrics
         self._definitions = definitions
         self._full_path = full_path
-        self._aside = aside
+        self._quarantine = quarantine
         self._came_back = came_back
         self._armed = armed
 
@@ -82,7 +82,7 @@ class Leases:
             self._metrics.job_timeouts.inc()
             if row.dead:
                 continue
-            self._aside.forget(SERVICE, JobKey(row.instance, row.token, row.seq))
+            self._quarantine.forget(SERVICE, JobKey(row.instance, row.token, row.seq))
             name = self._definitions.job_type_name(row.job_type)
             if name is not None:
                 self._came_back(name, row.flow_key)
@@ -147,6 +147,6 @@ class Leases:
     def _on_dead(self, key: JobKey, error: PenstockError | None) -> None:
         """What became of a dead letter. One that was refused for a while only is found again by the scan."""
         if error is None:
-            self._aside.forget(SERVICE, key)
+            self._quarantine.forget(SERVICE, key)
         elif not isinstance(error, Unavailable | TooManyRequests):
-            self._aside.set_aside(SERVICE, key, f"job {show_job(*key)}", error)
+            self._quarantine.quarantine_row(SERVICE, key, f"job {show_job(*key)}", error)

@@ -119,8 +119,8 @@ class FastPath(GroupCommitQueue[FastCompletion]):
         if not ending or "instance_key" not in self.locked:
             return items
         keyed = await store.keyed_instances(connection, ending)
-        self.stand_aside([item for item in items if item.plan.ends and item.job.instance in keyed], again)
-        return [item for item in items if not (item.settled or item.aside)]
+        self.wait_for_locks([item for item in items if item.plan.ends and item.job.instance in keyed], again)
+        return [item for item in items if not (item.settled or item.lock_waiting)]
 
     async def _complete(self, connection: TrioConnection, items: list[FastCompletion], again: bool) -> None:
         moved = await self._send(connection, items)

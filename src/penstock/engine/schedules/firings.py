@@ -157,7 +157,7 @@ class Firings:
             if item.trigger is None:
                 item.answer([])
             elif await store.exists(connection, item.schedule):
-                self.commit_queue.stand_aside([item], again)
+                self.commit_queue.wait_for_locks([item], again)
             else:
                 item.refuse(NotFound("the schedule was deleted"))
 
@@ -214,7 +214,7 @@ class Firings:
             locked = batch.instances
         held |= {id for id, about in locked.items() if any(token.is_recorded for token in about.tokens)}
         put_off = [olds[id] for id in held]
-        self.commit_queue.stand_aside([look.item for look in put_off], again)
+        self.commit_queue.wait_for_locks([look.item for look in put_off], again)
         return [look for look in looks if look not in put_off], locked
 
     async def _overtake(self, connection: TrioConnection, transaction: Transaction, old: LockedInstance) -> bool:

@@ -19,7 +19,7 @@ from penstock.access.identity import actor
 from penstock.core.time.duration import TimestampError, parse_timestamp
 from penstock.core.time.schedule import CATCH_UP_WINDOW_DEFAULT, Backfill, CatchUp, Overlap, Rules, RunOutcome
 from penstock.core.time.schedule_times import ScheduleError
-from penstock.engine.advance.quarantine import Aside
+from penstock.engine.advance.quarantine import Quarantine
 from penstock.engine.advance.timers import LOOK_INTERVAL_MAX_S
 from penstock.engine.definitions.definitions import Definitions
 from penstock.engine.instances.instances import Instances
@@ -83,7 +83,7 @@ class Schedules:
         definitions: Definitions,
         firings: Firings,
         instances: Instances,
-        aside: Aside,
+        quarantine: Quarantine,
         *,
         audit: bool,
     ) -> None:
@@ -93,7 +93,7 @@ class Schedules:
         self._definitions = definitions
         self._firings = firings
         self._instances = instances
-        self._aside = aside
+        self._quarantine = quarantine
         self._next_at = 0.0  # trio time of the next look
         self._wake = trio.Event()
         self._reckoned = False
@@ -289,7 +289,7 @@ class Schedules:
     async def fire_once(self) -> int:
         """Fire what is due. How many schedules were looked at here."""
         self._next_at = trio.current_time() + LOOK_INTERVAL_MAX_S
-        left_out = set(self._aside.waiting(SERVICE))
+        left_out = set(self._quarantine.waiting(SERVICE))
         async with self._database.connection(ahead=True) as connection:
             if not self._reckoned:
                 await store.reckon(connection)
@@ -309,11 +309,11 @@ class Schedules:
             try:
                 await item.wait_answer()
                 fired += item.planned is not None
-                self._aside.forget(SERVICE, item.schedule)
+                self._quarantine.forget(SERVICE, item.schedule)
             except PenstockError as error:
                 if isinstance(error, _BUSY) and not isinstance(error, KeyMissing):
                     continue  # the next look
-                self._aside.set_aside(SERVICE, item.schedule, f"schedule {item.schedule}", error)
+                self._quarantine.quarantine_row(SERVICE, item.schedule, f"schedule {item.schedule}", error)
         if fired:
             self._next_at = trio.current_time()
         return fired

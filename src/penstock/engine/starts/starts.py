@@ -371,7 +371,7 @@ class Starts:
                     await connection.rollback()
                     await self.keyed.find_locked_table(connection)
                     held.add(item.key)
-                    self.keyed.stand_aside([other for other in items[at:] if other.key == item.key], again)
+                    self.keyed.wait_for_locks([other for other in items[at:] if other.key == item.key], again)
                 if connection.pgconn.transaction_status != 0:
                     await connection.rollback()
 

@@ -63,7 +63,7 @@ async def take(
     connection: TrioConnection,
     low_water_marks: Mapping[int, int],
     per_type: int,
-    aside: Collection[int],
+    left_out: Collection[int],
     deadline_s: float,
     published: Sequence[Published],
     *,
@@ -71,13 +71,13 @@ async def take(
 ) -> Look:
     """Delete the rows ``published``, then mark and fold the next ones. One transaction, one round trip.
 
-    ``low_water_marks`` names the job types to look at, each with the id to look from; ``aside`` are rows to leave out.
+    ``low_water_marks`` names the job types to look at, each with the id to look from; ``left_out`` are rows to leave out.
     When its answer is lost, call it again with the same: both halves can be repeated.
     """
     parameters = (
         arrays.ints(low_water_marks),
         per_type,
-        arrays.ints(aside),
+        arrays.ints(left_out),
         deadline_s,
         arrays.ints(low_water_marks.values()),
     )
@@ -147,23 +147,27 @@ async def requeue_dispatched(
     return count, last
 
 
-async def migrate_dispatch(connection: TrioConnection, limit: int, aside: Collection[int], *, to_outbox: bool) -> int:
+async def migrate_dispatch(
+    connection: TrioConnection, limit: int, left_out: Collection[int], *, to_outbox: bool
+) -> int:
     """Move up to ``limit`` jobs that another mode left behind to where this one looks, without those of the tokens
-    ``aside``; how many rows went."""
+    ``left_out``; how many rows went."""
     name = "queue_to_outbox" if to_outbox else "outbox_to_queue"
-    _, rows = await connection.roundtrip([(SQL["lock_migration"], ()), (SQL[name], (limit, arrays.ints(aside)))])
+    _, rows = await connection.roundtrip([(SQL["lock_migration"], ()), (SQL[name], (limit, arrays.ints(left_out)))])
     return cast(int, rows[0][0])
 
 
-async def first_leftover(connection: TrioConnection, aside: Collection[int], *, to_outbox: bool) -> int | None:
+async def first_leftover(connection: TrioConnection, left_out: Collection[int], *, to_outbox: bool) -> int | None:
     """The token of the job that `migrate_dispatch` would move first."""
-    rows = await connection.fetch(SQL["first_to_outbox" if to_outbox else "first_to_queue"], (arrays.ints(aside),))
+    rows = await connection.fetch(SQL["first_to_outbox" if to_outbox else "first_to_queue"], (arrays.ints(left_out),))
     return cast(int, rows[0][0]) if rows else None
 
 
-async def first_outgoing(connection: TrioConnection, job_type: int, floor: int, aside: Collection[int]) -> int | None:
+async def first_outgoing(
+    connection: TrioConnection, job_type: int, floor: int, left_out: Collection[int]
+) -> int | None:
     """The id of the row that `take` would take first."""
-    rows = await connection.fetch(SQL["first_outgoing"], (job_type, floor, arrays.ints(aside)))
+    rows = await connection.fetch(SQL["first_outgoing"], (job_type, floor, arrays.ints(left_out)))
     return cast(int, rows[0][0]) if rows else None
 
 

@@ -42,7 +42,7 @@ LAG_BUCKETS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0
 K = TypeVar("K", bound=str | tuple[str, ...])
 M = TypeVar("M", bound=MetricWrapperBase)
 
-MAX_ROWS_ASIDE: Final = 100
+MAX_QUARANTINED_ROWS: Final = 100
 """Rows that are shown one by one."""
 MAX_QUEUES: Final = 100
 """Queues with metrics of their own; what claims of later ones met is `other`'s."""
@@ -126,7 +126,7 @@ class Metrics:
         self._batch_age = self._gauge(
             "penstock_batch_age_seconds", "How long the batch that is being applied takes already; 0: none is", "queue"
         )
-        self._aside_items = self._gauge(
+        self._lock_waiting_items = self._gauge(
             "penstock_aside_items", "Calls that wait beside their queue for rows that other transactions hold", "queue"
         )
         self.db_transaction_seconds: Family[str, Histogram] = Family(
@@ -251,10 +251,10 @@ class Metrics:
         self.task_up: Family[str, Gauge] = Family(
             self._gauge("penstock_task_up", "1 while a supervised task runs", "task")
         )
-        self._rows_aside = self._gauge(
+        self._quarantined_rows = self._gauge(
             "penstock_rows_aside", "Rows that a background service could not handle and set aside", "service"
         )
-        self._row_aside = self._gauge(
+        self._quarantined_row = self._gauge(
             "penstock_row_aside", "1 for each of them, 100 at most; the log says when", "service", "row", "reason"
         )
         self.service_errors: Family[str, Counter] = Family(
@@ -332,14 +332,14 @@ class Metrics:
         if throttled:
             self._flow_throttled.labels(queue).inc()
 
-    def set_rows_aside(self, rows: Iterable[tuple[str, str, str]]) -> None:
+    def set_quarantined_rows(self, rows: Iterable[tuple[str, str, str]]) -> None:
         """Replaces the gauges of rows aside by (service, row, reason)."""
-        self._rows_aside.clear()
-        self._row_aside.clear()
+        self._quarantined_rows.clear()
+        self._quarantined_row.clear()
         for number, (service, row, reason) in enumerate(rows):
-            self._rows_aside.labels(service).inc()
-            if number < MAX_ROWS_ASIDE:
-                self._row_aside.labels(service, row, reason).set(1)
+            self._quarantined_rows.labels(service).inc()
+            if number < MAX_QUARANTINED_ROWS:
+                self._quarantined_row.labels(service, row, reason).set(1)
 
     def watch_pool(
         self,
@@ -358,10 +358,10 @@ class Metrics:
         """Has it asked at each scrape."""
         self._open_connections.labels(listener).set_function(open_count)
 
-    def watch_batches(self, queue: str, age_seconds: Callable[[], float], aside: Callable[[], int]) -> None:
+    def watch_batches(self, queue: str, age_seconds: Callable[[], float], lock_waiting: Callable[[], int]) -> None:
         """Has these asked at each scrape."""
         self._batch_age.labels(queue).set_function(age_seconds)
-        self._aside_items.labels(queue).set_function(aside)
+        self._lock_waiting_items.labels(queue).set_function(lock_waiting)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(name, text, labels, registry=self.registry)
