@@ -149,7 +149,7 @@ class MemoryBackend:
                     await self.db.changed.wait()
         return []
 
-    async def wait_mail(self) -> list[str]:
+    async def wait_mailbox(self) -> list[str]:
         await self.mailed.wait()
         self.mailed = trio.Event()
         found, self.mail = self.mail, []

@@ -130,7 +130,7 @@ async def test_leases_end_with_their_stream(nursery: trio.Nursery):
         with pytest.raises(error):
             await backend.read(leased, 0)
     engine.answers.close()
-    assert await backend.wait_mail() == ["job-1"], "the executor looks at what it has lost"
+    assert await backend.wait_mailbox() == ["job-1"], "the executor looks at what it has lost"
     with pytest.raises(LeaseLost):
         await backend.read(leased, 0)
     assert [type(error) for error in outcome] == [ConnectionFailed]
@@ -171,7 +171,7 @@ async def test_a_run_that_comes_again_at_once_is_still_held(nursery: trio.Nurser
     assert (again.key, again.attempt) == ("job-1", 2)
     engine.answers.close()
     with trio.fail_after(30):
-        assert await backend.wait_mail() == ["job-1"]
+        assert await backend.wait_mailbox() == ["job-1"]
 
 
 async def _run_to_its_end(link: Link) -> None:

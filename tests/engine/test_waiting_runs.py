@@ -110,14 +110,14 @@ async def test_the_holder_hears_of_mail_through_every_engine(make_driver: MakeDr
     for number, driver in enumerate((here, there), 1):
         await send(driver, run)
         with trio.fail_after(10):
-            [mail] = await journal.wait_mail(HOLDER)
+            [mail] = await journal.wait_mailbox(HOLDER)
         assert (mail.instance, mail.mail) == (run.run_lease.instance, number)
     await send(here, run)
     await send(here, run)
     with trio.fail_after(10):
-        assert [mail.mail for mail in await journal.wait_mail(HOLDER)] == [4]
+        assert [mail.mail for mail in await journal.wait_mailbox(HOLDER)] == [4]
     with trio.move_on_after(0) as scope:
-        await journal.wait_mail(HOLDER)
+        await journal.wait_mailbox(HOLDER)
     assert scope.cancelled_caught
 
 

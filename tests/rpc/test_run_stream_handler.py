@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from penstock.engine.queues.journal_items import RULES, Mail
+from penstock.engine.queues.journal_items import RULES, MailboxNews
 from penstock.engine.requests import ids
 from penstock.errors import Unavailable
 from penstock.rpc.run_stream_handler import RunStreamHandler
@@ -23,10 +23,10 @@ class HandlerOfRuns:
     """One whose stream has no runs, and whose engine can't read any; `told` is mail for it."""
 
     def __init__(self) -> None:
-        self._news, self._told = trio.open_memory_channel[list[Mail]](10)
+        self._news, self._told = trio.open_memory_channel[list[MailboxNews]](10)
         self.granted: list[str] = []
         journal = SimpleNamespace(
-            open_mailbox=lambda holder: None, close_mailbox=lambda holder: None, wait_mail=self._wait_mail
+            open_mailbox=lambda holder: None, close_mailbox=lambda holder: None, wait_mailbox=self._wait_mailbox
         )
         engine = SimpleNamespace(journal=journal, code=SimpleNamespace(claimed=self._claimed))
         jobs = SimpleNamespace(
@@ -38,7 +38,7 @@ class HandlerOfRuns:
         self.is_away = False
         self.handler = RunStreamHandler(cast(Any, engine), cast(Any, jobs), lambda: None, RULES)
 
-    async def _wait_mail(self, holder: str) -> list[Mail]:
+    async def _wait_mailbox(self, holder: str) -> list[MailboxNews]:
         return await self._told.receive()
 
     async def _claimed(self, jobs: list[Job]) -> Any:
@@ -48,7 +48,7 @@ class HandlerOfRuns:
 
     async def mail(self, instance: int) -> list[w.RunMail]:
         """What the executor is told when somebody writes to that run."""
-        await self._news.send([Mail("e1.00/w-1", instance, 1)])
+        await self._news.send([MailboxNews("e1.00/w-1", instance, 1)])
         await trio.testing.wait_all_tasks_blocked()
         message = w.WorkResponse()
         self.handler.compose(message)

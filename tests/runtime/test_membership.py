@@ -443,6 +443,6 @@ async def test_a_runs_holder_hears_of_mail_through_another_engine(start_local: S
     run = await runs.begin(a, holder)
     await b.engine.runs.send(run.instance_id, "go", b"1")
     with trio.fail_after(15):
-        [mail] = await a.engine.journal.wait_mail(holder)
+        [mail] = await a.engine.journal.wait_mailbox(holder)
     assert (mail.instance, mail.mail) == (run.run_lease.instance, 1)
     await runs.finish(a, run.run_lease, mail=1)

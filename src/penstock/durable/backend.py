@@ -137,7 +137,7 @@ class Backend(Protocol):
         by several tasks at a time."""
         ...
 
-    async def wait_mail(self) -> list[str]:
+    async def wait_mailbox(self) -> list[str]:
         """Waits until somebody writes into the journal of a run that is held here; the keys. A hint."""
         ...
 

@@ -401,7 +401,7 @@ class Executor:
 
     async def _hear(self) -> None:
         while True:
-            for key in await self._ask(self.backend.wait_mail):
+            for key in await self._ask(self.backend.wait_mailbox):
                 run = self._runs.get(key)
                 if run is not None:
                     run.look_again()

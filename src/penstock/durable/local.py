@@ -150,9 +150,9 @@ class LocalBackend:
             rules=claimed.rules,
         )
 
-    async def wait_mail(self) -> list[str]:
+    async def wait_mailbox(self) -> list[str]:
         """Keys of runs that were told something."""
-        return [_key(mail.instance) for mail in await self._engine.journal.wait_mail(self._holder)]
+        return [_key(mail.instance) for mail in await self._engine.journal.wait_mailbox(self._holder)]
 
     async def read(self, leased: LeasedRun, after: int) -> Page:
         """A page of the journal."""

@@ -249,7 +249,7 @@ class RemoteBackend:
             rules=run.rules,
         )
 
-    async def wait_mail(self) -> list[str]:
+    async def wait_mailbox(self) -> list[str]:
         """Keys of runs that were told something, or lost."""
         while not self._mail:
             self._mailed = trio.Event()

@@ -121,7 +121,7 @@ class RunStreamHandler:
         task_status.started()
         try:
             while True:
-                for mail in await journal.wait_mail(holder):
+                for mail in await journal.wait_mailbox(holder):
                     job_id = self._job_ids.get(mail.instance)
                     if job_id is not None:
                         self._mail[job_id] = mail.mail

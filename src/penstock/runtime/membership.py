@@ -19,7 +19,7 @@ import trio
 from penstock import __version__
 from penstock.engine.engine import Engine
 from penstock.engine.queues.events import Events
-from penstock.engine.queues.journal_items import Mail
+from penstock.engine.queues.journal_items import MailboxNews
 from penstock.engine.queues.losses import Loss
 from penstock.errors import Conflict
 from penstock.log.log import get_logger
@@ -44,7 +44,7 @@ KEYS_MAX_ITEMS = 100
 """Of flow keys, told with one wake-up; walks come to the others."""
 
 log = get_logger(__name__)
-_read_mail = msgspec.json.Decoder(list[Mail]).decode
+_read_mailbox = msgspec.json.Decoder(list[MailboxNews]).decode
 _read_keys = msgspec.json.Decoder(list[tuple[str, str]]).decode
 _read_losses = msgspec.json.Decoder(list[Loss]).decode
 
@@ -70,7 +70,7 @@ class Membership:
         self._queued: set[str] = set()
         self._keys: dict[tuple[str, str], None] = {}
         self._losses: list[Loss] = []
-        self._mail: dict[tuple[str, int], Mail] = {}
+        self._mail: dict[tuple[str, int], MailboxNews] = {}
         self._deaths = Deaths()
         self._timer_s: float | None = None
         self._unsent: list[str] = []
@@ -240,7 +240,7 @@ class Membership:
             payloads.append(f"{self._tag} t {timer_s:.3f}")
         return payloads
 
-    def _json_payloads(self, kind: str, things: Iterable[Loss | Mail | tuple[str, str]]) -> list[str]:
+    def _json_payloads(self, kind: str, things: Iterable[Loss | MailboxNews | tuple[str, str]]) -> list[str]:
         texts = [""]
         for thing in things:
             text = msgspec.json.encode(thing).decode()
@@ -286,7 +286,7 @@ class Membership:
             self._losses.append(loss)
             self._wake.set()
 
-    def _on_mailbox(self, mail: Mail) -> None:
+    def _on_mailbox(self, mail: MailboxNews) -> None:
         if self.others and len(self._mail) < LOSSES_MAX_ITEMS:
             self._mail[mail.holder, mail.instance] = mail
             self._wake.set()
@@ -305,7 +305,7 @@ def _hear_things(engine: Engine, kind: str, text: str) -> None:
     elif kind == "l":
         engine.polls.hear_losses(_read_losses(text))
     elif kind == "m":
-        for mail in _read_mail(text):
+        for mail in _read_mailbox(text):
             engine.journal.hear(mail)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Generic, ParamSpec
 
-from penstock.engine.queues.journal_items import Mail
+from penstock.engine.queues.journal_items import MailboxNews
 from penstock.engine.queues.losses import Loss
 
 P = ParamSpec("P")
@@ -42,7 +42,7 @@ class Events:
         """A timer was armed that is due before all others, in so many seconds."""
         self.lost: Event[[Loss]] = Event()
         """A job was taken from its worker."""
-        self.mailed: Event[[Mail]] = Event()
+        self.mailed: Event[[MailboxNews]] = Event()
         """A run that somebody holds has mail."""
         self.uploaded: Event[[Collection[str]]] = Event()
         """A definition version with these job types was created."""

@@ -15,7 +15,7 @@ from penstock.core.rules.state import InstanceStatus
 from penstock.store.rows.journal import JournalRow, NewRecord, Placed, RunLease
 
 __all__ = [
-    "AppendAnswer", "Extended", "RunLease", "JournalPage", "JournalRow", "Mail", "Message", "NewRecord", "Placed",
+    "AppendAnswer", "Extended", "RunLease", "JournalPage", "JournalRow", "MailboxNews", "Message", "NewRecord", "Placed",
     "RecordKind", "RunEnd", "ClaimedRun",
 ]  # fmt: skip
 
@@ -129,7 +129,7 @@ class Extended(NamedTuple):
     mail: int
 
 
-class Mail(NamedTuple):
+class MailboxNews(NamedTuple):
     """News for an executor: others wrote into the journal of a run that it holds. ``mail`` is how much there is now."""
 
     holder: str

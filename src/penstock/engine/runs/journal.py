@@ -25,7 +25,7 @@ from penstock.engine.queues.journal_items import (
     AppendAnswer,
     Extended,
     JournalPage,
-    Mail,
+    MailboxNews,
     NewRecord,
     RunEnd,
     RunLease,
@@ -88,7 +88,7 @@ class Mailbox:
         self.news: dict[int, int] = {}
         self.event = trio.Event()
 
-    def hear(self, mail: Mail) -> None:
+    def hear(self, mail: MailboxNews) -> None:
         """Somebody has written into the journal of a run that it holds."""
         if len(self.news) < MAIL_MAX_ITEMS or mail.instance in self.news:
             self.news[mail.instance] = max(mail.mail, self.news.get(mail.instance, 0))
@@ -111,7 +111,7 @@ class Journal:
         polls: Polls,
         jobs: Jobs,
         timers: Timers,
-        mailed: Callable[[Mail], None],
+        mailed: Callable[[MailboxNews], None],
     ) -> None:
         """``mailed`` hears of mail for runs that executors of other engines hold."""
         self._database = database
@@ -361,14 +361,14 @@ class Journal:
     # -- news for executors
 
     def open_mailbox(self, holder: str) -> None:
-        """Keep news for an executor of this engine from now on, for `wait_mail`."""
+        """Keep news for an executor of this engine from now on, for `wait_mailbox`."""
         self._mailboxes.setdefault(holder, Mailbox())
 
     def close_mailbox(self, holder: str) -> None:
         """There is no such executor any more."""
         self._mailboxes.pop(holder, None)
 
-    async def wait_mail(self, holder: str) -> list[Mail]:
+    async def wait_mailbox(self, holder: str) -> list[MailboxNews]:
         """Wait for news of the runs that ``holder`` has; one waiter at most. A hint: what is lost here is found
         with the next append, park or heartbeat. `Jobs.wait_lost` tells of runs that were ended by force.
 
@@ -379,15 +379,15 @@ class Journal:
             mailbox.event = trio.Event()
             await mailbox.event.wait()
         news, mailbox.news = mailbox.news, {}
-        return [Mail(holder, instance, mail) for instance, mail in news.items()]
+        return [MailboxNews(holder, instance, mail) for instance, mail in news.items()]
 
-    def hear(self, mail: Mail) -> None:
+    def hear(self, mail: MailboxNews) -> None:
         """Another engine says that it told a run something."""
         mailbox = self._mailboxes.get(mail.holder)
         if mailbox is not None:
             mailbox.hear(mail)
 
-    def _mailed(self, mail: Mail) -> None:
+    def _mailed(self, mail: MailboxNews) -> None:
         mailbox = self._mailboxes.get(mail.holder)
         if mailbox is not None:
             mailbox.hear(mail)

@@ -20,7 +20,7 @@ from penstock.core.rules.state import InstanceStatus, TokenState
 from penstock.engine.advance.timers import Timers
 from penstock.engine.group_commit.item import Item
 from penstock.engine.group_commit.queue import BUSY_REASON, GroupCommitQueue
-from penstock.engine.queues.journal_items import AppendAnswer, Mail, NewRecord, RecordKind, RunLease
+from penstock.engine.queues.journal_items import AppendAnswer, MailboxNews, NewRecord, RecordKind, RunLease
 from penstock.engine.queues.lease_book import LeaseBook
 from penstock.engine.queues.left_notes import LeftNotes
 from penstock.engine.requests.ids import age_s
@@ -169,7 +169,7 @@ class JournalLanes:
         *,
         queued: Callable[[str, str | None], None],
         freed: Callable[[str, str | None], None],
-        mailed: Callable[[Mail], None],
+        mailed: Callable[[MailboxNews], None],
     ) -> None:
         """``queued`` hears of job type and flow key of every run that came to the queue, ``freed`` of those of every
         run that gave something back to a queue, ``mailed`` of mail for leased runs."""
@@ -344,7 +344,7 @@ class JournalLanes:
 
     def _told(self, instance: int, row: store.Told) -> None:
         if row.state == TokenState.LOCKED and row.holder is not None:
-            self._mailed(Mail(row.holder, instance, row.mail))
+            self._mailed(MailboxNews(row.holder, instance, row.mail))
         elif row.state in (TokenState.PARKED, TokenState.READY) and row.job_type is not None:
             self._queued(row.job_type, row.flow_key)
 
