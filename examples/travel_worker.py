@@ -36,7 +36,7 @@ class Journey(msgspec.Struct):
     limit: float = 1_000
 
 
-class Undone(msgspec.Struct):
+class CompensatedStep(msgspec.Struct):
     """What is undone: the step, and what it completed with."""
 
     output: dict[str, str]
@@ -46,7 +46,7 @@ class Undone(msgspec.Struct):
 class Undo(msgspec.Struct):
     """The part of a handler's variables that it reads."""
 
-    compensating: Undone
+    compensating: CompensatedStep
 
 
 @worker.handler("book-flight")

@@ -361,7 +361,7 @@ class ReferenceModel:
 
     def cancel(self, *, undo: bool = False) -> None:
         self._begin()
-        if not (undo and self._undo_first("CANCELLED", "cancelled", None)):
+        if not (undo and self._compensate_first("CANCELLED", "cancelled", None)):
             self._end("CANCELLED", "cancelled")
         self._settle()
 
@@ -915,7 +915,7 @@ class ReferenceModel:
         status, failure, self.failure_code = self.ending
         self._end(status, failure, undone=True)
 
-    def _undo_first(self, status: str, failure: str | None, but: ModelToken | None) -> bool:
+    def _compensate_first(self, status: str, failure: str | None, but: ModelToken | None) -> bool:
         """Undo what the instance did before it ends so; False where there is nothing to undo."""
         if UNDO not in self.steps:
             return False
@@ -1025,7 +1025,7 @@ class ReferenceModel:
     def _end(self, status: str, failure: str | None, but: ModelToken | None = None, *, undone: bool = False) -> None:
         self._saved = None
         failed = status == "FAILED" and but is not None and but.undoes < 0
-        if failed and self.undoes_failures and not self.undoing and self._undo_first(status, failure, but):
+        if failed and self.undoes_failures and not self.undoing and self._compensate_first(status, failure, but):
             return
         if status == "FAILED" and not undone:
             for token, step in self._moving:

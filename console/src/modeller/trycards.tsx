@@ -162,7 +162,7 @@ export function Others({ can, nameOf, act }: { can: readonly TriedMove[]; nameOf
           .filter((move) => move.do === "cancel" && move.tokenId === undefined)
           .map((move) => (
             <button key={String(move.compensate)} type="button" className="btn sm" onClick={() => act(move)}>
-              {move.compensate ? "Cancel and undo" : "Cancel"}
+              {move.compensate ? "Cancel and compensate" : "Cancel"}
             </button>
           ))}
       </p>
@@ -180,7 +180,7 @@ export function told(move: TriedMove, nameOf: (id: string) => string): string {
     case "fail":
       return `${where} failed${move.errorCode ? ` with ${move.errorCode}` : ""}${move.retryable === false ? " for good" : ""}`;
     case "cancel":
-      return where ? `What ${where} called was cancelled` : move.compensate ? "Cancelled and undone" : "Cancelled";
+      return where ? `What ${where} called was cancelled` : move.compensate ? "Cancelled and compensated" : "Cancelled";
     case "signal":
       return `Signal to ${where}${values}`;
     case "message":

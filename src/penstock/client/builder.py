@@ -94,7 +94,7 @@ def compensation(
     retry_on: Sequence[str] = (),
     no_retry_on: Sequence[str] = (),
 ) -> JsonObject:
-    """The job that undoes a step, when what completed is undone."""
+    """The job that compensates a step, when what completed is undone."""
     return _given(
         jobType=job_type,
         retryCount=retries or None,

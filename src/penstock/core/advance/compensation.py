@@ -15,14 +15,14 @@ from collections.abc import Iterable
 import msgspec
 
 from penstock.core.advance.completion import CompletionsNeeded, DoneExecution, Found, Question
-from penstock.core.advance.effect import Undoing, Undone
+from penstock.core.advance.effect import CompensatedStep, Undoing
 from penstock.core.advance.for_each import Items
 from penstock.core.graph.definition import Definition, Step
 from penstock.core.rules.state import HistoryKind, Token, TokenState, Trigger, move
 
 
-def is_undoing(definition: Definition, tokens: Iterable[Token]) -> bool:
-    """Whether the instance of these tokens is being undone, and then ends."""
+def is_compensating(definition: Definition, tokens: Iterable[Token]) -> bool:
+    """Whether the instance of these tokens is being compensated, and then ends."""
     step = definition.undo_step
     return step is not None and any(t.step == step and t.state is TokenState.FORKED for t in tokens)
 
@@ -69,7 +69,7 @@ class Compensation(Items):
     def undo_first(self, undoing: Undoing, culprit: Token | None) -> bool:
         """Undo what the instance did before it ends; False where there is nothing to undo, or that is under way."""
         index = self.definition.undo_step
-        if index is None or is_undoing(self.definition, self.tokens.values()):
+        if index is None or is_compensating(self.definition, self.tokens.values()):
             return False
         step = self.definition.steps[index]
         self._free_handlers()
@@ -110,7 +110,7 @@ class Compensation(Items):
         assert handler is not None
         token = self.new_token(handler, parent_id=parent.id, side=parent.side)
         self.undoes[token.id] = found
-        self.out.undone.append(Undone(found.position, token.id))
+        self.out.undone.append(CompensatedStep(found.position, token.id))
         self.entering.append((token, handler))
 
     def close_open(self, reason: str | None, culprit: Token | None) -> None:

@@ -143,7 +143,7 @@ class MapEffects(msgspec.Struct):
         self.variables |= later.variables
 
 
-class Undone(msgspec.Struct, frozen=True):
+class CompensatedStep(msgspec.Struct, frozen=True):
     """A completed step execution, by the position of its row, and the token of the handler that undoes it."""
 
     position: int
@@ -203,7 +203,7 @@ class Effects(msgspec.Struct):
     item_outputs: list[tuple[int, bytes]] = []  # by position: of items that can be undone, and raw results
     raw_kept: bool = False  # among them is a result that could not be mapped
     mapped: list[int] = []  # positions of raw results that were mapped now, or are not to be any more
-    undone: list[Undone] = []
+    undone: list[CompensatedStep] = []
     freed: list[int] = []  # tokens of handlers that were closed: what they were to undo, others will
     undoing: Undoing | None = None  # it is undone from now on
     ended_as: Undoing | None = None  # it was, and has ended

@@ -42,7 +42,7 @@ def counterpart(old: Definition, new: Definition, renamed: Mapping[str, str], in
     return new.step(renamed.get(before.id, before.id))
 
 
-def not_undone_any_more(old: Definition, new: Definition, renamed: Mapping[str, str]) -> list[int]:
+def not_compensated_any_more(old: Definition, new: Definition, renamed: Mapping[str, str]) -> list[int]:
     """Steps that ``old`` undoes, and ``new`` does not: instances that have completed one stay."""
     known = [(step.index, counterpart(old, new, renamed, step.index)) for step in old.steps if step.compensation]
     return [index for index, step in known if step is None or step.compensation is None]
@@ -95,7 +95,7 @@ def plan_migration(
 ) -> Migration:
     """``renamed``: ids of steps in ``old`` and what they are in ``new``, where that is another one. ``tokens``: of
     an open instance, or what a failure closed. ``armed``: their timers; ``signals``: for which steps some are kept.
-    ``completed``: those of `not_undone_any_more` that it has completed. ``evaluate``: where `needs_variables` asks for
+    ``completed``: those of `not_compensated_any_more` that it has completed. ``evaluate``: where `needs_variables` asks for
     it. ``rule``: of boundary timers with another duration. Raises CantMigrate."""
     plan = _Plan(old, new, renamed, {token.id: token for token in tokens}, evaluate, rule)
     for index in completed:

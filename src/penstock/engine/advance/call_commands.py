@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from penstock.core.advance.compensation import is_undoing
+from penstock.core.advance.compensation import is_compensating
 from penstock.core.advance.effect import Effects, Timer
 from penstock.core.advance.event import CancelRequested, ChildEnded, Event, MessageReceived, RetryRequested, StepGivenUp
 from penstock.core.rules.state import (
@@ -134,7 +134,7 @@ class CancelChildCommand(_Told):
         if loaded.code:
             raise IsCode
         undo = loaded.definition.undoes_failures
-        if undo and is_undoing(loaded.definition, locked.tokens):
+        if undo and is_compensating(loaded.definition, locked.tokens):
             raise WritesOnly  # as it is
         return CancelRequested(CANCEL_REASON, undo)
 

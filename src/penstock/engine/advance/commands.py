@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from penstock.access.identity import actor
-from penstock.core.advance.compensation import is_undoing
+from penstock.core.advance.compensation import is_compensating
 from penstock.core.advance.effect import AuditRow, Effects
 from penstock.core.advance.event import (
     CancelRequested,
@@ -134,7 +134,7 @@ class CancelCommand(Command):
             raise Conflict(f"the run has ended: it is {status}" if loaded.code else f"the instance is {status} already")
         if loaded.code and not self.force and any(map(_has_begun, locked.tokens)):
             raise IsCode
-        if self.compensate and is_undoing(loaded.definition, locked.tokens):
+        if self.compensate and is_compensating(loaded.definition, locked.tokens):
             raise Conflict("the instance is being compensated already")
         return CancelRequested(self.reason, self.compensate)
 
@@ -171,7 +171,7 @@ def failed_tokens(locked: LockedInstance, failed_until: datetime | None) -> list
     return msgspec.json.decode(locked.snapshot, type=list[Token])
 
 
-async def check_undone(connection: TrioConnection, locked: LockedInstance, loaded: LoadedDefinition) -> None:
+async def check_compensated(connection: TrioConnection, locked: LockedInstance, loaded: LoadedDefinition) -> None:
     """Before a FAILED instance is retried: no item may have been done whose result an older engine could not map and
     did not keep. Raises Conflict."""
     if locked.instance.status is not InstanceStatus.FAILED or locked.snapshot is None or not loaded.maps:
@@ -214,7 +214,7 @@ class RetryCommand(Command):
     async def prepare(self, connection: TrioConnection, locked: LockedInstance, loaded: LoadedDefinition) -> None:
         await take_up(connection, locked)
         if not self.again:
-            await check_undone(connection, locked, loaded)
+            await check_compensated(connection, locked, loaded)
 
     def event(
         self, locked: LockedInstance, loaded: LoadedDefinition, known: ExecutionInfo | None, armed: bool

@@ -152,7 +152,7 @@ class GroupCommitQueue(Batcher[I]):
         self._apply_in = apply
         self.find_locked_elsewhere = find_held
         self._look = look
-        self._undo = undo
+        self.roll_back = undo
         self._divide_batch = divide
         self._finish = finish
         self._in_doubt: list[Committable] = []
@@ -255,15 +255,17 @@ class GroupCommitQueue(Batcher[I]):
                 await self._resolve(connection, items)
                 items = [item for item in items if not item.settled]
             if items:
-                await self._apply_or_undo(connection, items, again)
+                await self._apply_or_roll_back(connection, items, again)
 
-    async def _apply_or_undo(self, connection: TrioConnection, items: list[I], again: bool) -> None:
+    async def _apply_or_roll_back(self, connection: TrioConnection, items: list[I], again: bool) -> None:
         try:
             await self._apply_in(connection, items, again)
         except BaseException as error:
             # in doubt, reservations are kept: whether their jobs were leased is looked up at the next try
-            if self._undo is not None and (not isinstance(error, AWAY) or (isinstance(error, LOCKED) and not again)):
-                self._undo(items)
+            if self.roll_back is not None and (
+                not isinstance(error, AWAY) or (isinstance(error, LOCKED) and not again)
+            ):
+                self.roll_back(items)
             raise
 
     # -- its transactions, and doubt

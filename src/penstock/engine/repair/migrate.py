@@ -18,7 +18,7 @@ from penstock.core.advance.migration import (
     Evaluate,
     TimerRule,
     needs_variables,
-    not_undone_any_more,
+    not_compensated_any_more,
     numbers,
     plan_migration,
 )
@@ -85,7 +85,7 @@ class MigrateCommand(Command):
         timers = [] if failed else await store.timers_of(connection, tokens)
         signals = await store.signal_steps(connection, self.instance)
         old, new = loaded.definition, self._target.definition
-        lost = not_undone_any_more(old, new, self._renamed)
+        lost = not_compensated_any_more(old, new, self._renamed)
         completed = await store.completed_steps(connection, self.instance, lost)
         evaluate = await evaluator(connection, self.instance, new, locked.now)
         plan = plan_migration(

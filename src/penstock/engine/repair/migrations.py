@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from penstock.core.advance.migration import CantMigrate, TimerRule, not_undone_any_more, plan_migration
+from penstock.core.advance.migration import CantMigrate, TimerRule, not_compensated_any_more, plan_migration
 from penstock.core.graph.definition import Definition, DefinitionLimits
 from penstock.engine.advance.full_path import FullPath
 from penstock.engine.advance.timers import Timers
@@ -182,7 +182,7 @@ class Migrations:
                 if seen.tokens is None:
                     raise Conflict("the failure left nothing that could be retried")
                 old, new, due = loaded.definition, target.definition, 0
-                lost = not_undone_any_more(old, new, renamed)
+                lost = not_compensated_any_more(old, new, renamed)
                 completed = await store.completed_steps(connection, seen.id, lost)
                 evaluate = await evaluator(connection, seen.id, new, now)
                 due = plan_migration(

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from penstock.core.advance.compensation import is_undoing
+from penstock.core.advance.compensation import is_compensating
 from penstock.core.advance.effect import Timer
 from penstock.core.advance.event import CancelRequested, JobCompleted, JobFailed, RetryRequested, Started, TaskCompleted
 from penstock.core.advance.recorder import MAX_WORK_STEPS
@@ -185,7 +185,7 @@ class Play:
                 raise Refused("there is no instance that could be cancelled")
             self.simulation.child_ended(token, InstanceStatus.CANCELLED, None, move.error, None, CHILD)
             return
-        if move.compensate and is_undoing(self.simulation.definition, self.simulation.tokens.values()):
+        if move.compensate and is_compensating(self.simulation.definition, self.simulation.tokens.values()):
             raise Refused("the instance is being compensated already")
         self.simulation.apply(CancelRequested(move.error, move.compensate))
 
@@ -289,7 +289,7 @@ class Play:
         names = dict.fromkeys(step.message.name for step in steps if step.message is not None)
         found += [Move(do="message", name=name) for name in [*names][:shown_max]]
         found.append(Move(do="cancel"))
-        undoing = is_undoing(simulation.definition, simulation.tokens.values())
+        undoing = is_compensating(simulation.definition, simulation.tokens.values())
         if not undoing and any(step.compensates is not None for step in steps):
             found.append(Move(do="cancel", compensate=True))
         return found
