@@ -118,11 +118,11 @@ def _measure(
     freed_s, come_s, unheard_s = list[float](), list[float](), list[float]()
     with ThreadPoolExecutor(1) as pool:
 
-        def find(make_room: Callable[[], object]) -> tuple[float, Job]:
+        def find(end_idle: Callable[[], object]) -> tuple[float, Job]:
             answer = pool.submit(worker.poll, 1)
             time.sleep(PARKED_AFTER_S)
             at = time.perf_counter()
-            make_room()
+            end_idle()
             answered_at, (job,) = answer.result()
             return answered_at - at, job
 

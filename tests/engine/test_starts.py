@@ -102,7 +102,7 @@ async def test_a_new_version_is_started_though_none_is_asked_for(
         await wait_until(is_parked)
         assert [(await one.start("linear")).definition_version for _ in range(2)] == [2, 2]
         assert asked == [["linear"], ["linear"]]
-        assert [waiter.room for waiter in one.engine.polls.waiters.idle_for("old")] == [10]
+        assert [waiter.free_slots for waiter in one.engine.polls.waiters.idle_for("old")] == [10]
         nursery.cancel_scope.cancel()
     assert [job.definition_version for job in await one.poll("new")] == [2, 2]
     two.rows("UPDATE definition SET id = 'gone' RETURNING 1")
@@ -195,7 +195,7 @@ async def test_a_start_in_doubt_gives_no_poll_another_type(
         assert (await one.start("linear")).definition_version == 1
         assert [tried[0].direct_to for tried in tries] == ["w1"] * 3
         (idle,) = one.engine.polls.waiters.idle_for("new")
-        assert (idle.room, idle.jobs) == (10, [])
+        assert (idle.free_slots, idle.jobs) == (10, [])
         nursery.cancel_scope.cancel()
 
 

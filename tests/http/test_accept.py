@@ -21,7 +21,7 @@ class Door(trio.abc.Instrument):
         self._accepted = 0
         self._stack = stack
 
-    async def wait_for_room(self) -> None:
+    async def wait_for_place(self) -> None:
         self.rooms_asked += 1
 
     def start(self, connected: socket.socket, address: str) -> None:
@@ -52,7 +52,7 @@ async def test_accepting_speeds_up_for_crowds_and_not_single_clients() -> None:
         async with trio.open_nursery() as nursery:
             come(200)
             trio.lowlevel.add_instrument(door)
-            nursery.start_soon(accept_connections, listener, door.wait_for_room, door.start)
+            nursery.start_soon(accept_connections, listener, door.wait_for_place, door.start)
             await door.wait_accepted(200)
             assert door.by_turn[:7] == [1, 2, 4, 8, 16, 32, 64]  # processes that share the socket each take their part
             assert max(door.by_turn) == ACCEPTED_PER_TURN

@@ -193,7 +193,7 @@ class Hall:
     def __init__(self, most: int, per_host: int) -> None:
         self.ended: list[str] = []
         self.door = Door(
-            most, unproved_per_host=per_host, is_whole=bool, first_request_s=10, idle_s=0.0, make_room=self._nothing,
+            most, unproved_per_host=per_host, is_whole=bool, first_request_s=10, idle_s=0.0, end_idle=self._nothing,
         )  # fmt: skip
 
     async def _nothing(self) -> None:
@@ -249,7 +249,7 @@ class Lobby:
         self.served: list[str] = []
         self._stack = stack
         self.door = Door(
-            10_000, unproved_per_host=per_host, is_whole=bool, first_request_s=60, idle_s=0.0, make_room=self._nothing,
+            10_000, unproved_per_host=per_host, is_whole=bool, first_request_s=60, idle_s=0.0, end_idle=self._nothing,
         )  # fmt: skip
 
     async def _nothing(self) -> None:

@@ -45,7 +45,7 @@ def requests_by_path(rest: Rest, method: str) -> Counter[str]:
 
 @pytest.mark.parametrize("row", OPERATIONS, ids=lambda row: row.id)
 async def test_every_row_is_a_route_with_its_document(row: Operation, applications: dict[bool, Rest]) -> None:
-    rest = applications[row.room == "SessionRoutes"]
+    rest = applications[row.handler_class == "SessionRoutes"]
     before = requests_by_path(rest, row.method)
     path = re.sub(r"\{\w+\}", "1", row.path)
     assert (await rest.send(row.method, path, b"{}")).status not in (404, 405)

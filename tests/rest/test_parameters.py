@@ -29,8 +29,10 @@ def ignored(engine: ScriptedEngine) -> dict[str, float]:
 def names_read(handler: Callable[..., Any]) -> set[str]:
     """The literal names in the source of a handler, and of what it calls in its own class and module."""
     text = inspect.getsource(handler)
-    room = vars(inspect.getmodule(handler)).get(handler.__qualname__.partition(".")[0])
-    helpers = [getattr(room, name) for name in re.findall(r"self\.(_\w+)\(", text) if hasattr(room, name)]
+    handler_class = vars(inspect.getmodule(handler)).get(handler.__qualname__.partition(".")[0])
+    helpers = [
+        getattr(handler_class, name) for name in re.findall(r"self\.(_\w+)\(", text) if hasattr(handler_class, name)
+    ]
     module = vars(inspect.getmodule(handler))
     helpers += [
         found

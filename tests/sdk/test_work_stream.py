@@ -397,7 +397,7 @@ def test_the_only_type_with_jobs_soon_gets_all_room(run: Run) -> None:
     async def main() -> None:
         intake, book = desk_with(32, (["a", "b", "c"], 32)), CreditBook()
         steps = 0
-        while intake.room > 0:
+        while intake.free_slots > 0:
             changes = book.changes(intake.subscriptions)
             take_back(book, changes)
             accept(intake, book, 0, "a", book._granted["a"])

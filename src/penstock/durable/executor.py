@@ -159,19 +159,19 @@ class Executor:
 
     async def _claim_on(self) -> None:
         while True:
-            room = min(self.limits.max_in_memory - len(self._runs) - sum(self._asking.values()), CLAIM_MAX_RUNS)
-            if room <= 0 or self._has_suspect:
+            free_slots = min(self.limits.max_in_memory - len(self._runs) - sum(self._asking.values()), CLAIM_MAX_RUNS)
+            if free_slots <= 0 or self._has_suspect:
                 await self._wait_change()
             else:
-                await self._claim(room)
+                await self._claim(free_slots)
 
-    async def _claim(self, room: int) -> None:
+    async def _claim(self, free_slots: int) -> None:
         before = trio.current_time()
         found: list[LeasedRun] = []
         with trio.CancelScope() as scope:
-            self._asking[scope] = room
+            self._asking[scope] = free_slots
             try:
-                found = await self._ask(lambda: self.backend.take(room, CLAIM_WAIT_S))
+                found = await self._ask(lambda: self.backend.take(free_slots, CLAIM_WAIT_S))
             finally:
                 del self._asking[scope]
                 self._on_change()

@@ -178,7 +178,7 @@ class RemoteBackend:
         return list(self._by_type)
 
     @property
-    def room(self) -> int:
+    def free_slots(self) -> int:
         """For so many runs somebody waits."""
         return max(self._asked - len(self._arrived), 0)
 

@@ -104,7 +104,7 @@ class Connection:
         self._asked = guest is None  # a whole request has come
         self._unwanted = False
         if guest is not None:
-            guest.end = self._end_for_room
+            guest.end = self._end_for_another
 
     async def run(self) -> None:
         """Serve the client until the connection ends, and close it. Raises nothing but cancellation."""
@@ -149,7 +149,7 @@ class Connection:
         elif self._inline_connection is not None and self._inline_connection.expires_at < math.inf:
             self._server.expire_soon(self._inline_connection)
 
-    def _end_for_room(self) -> bool:
+    def _end_for_another(self) -> bool:
         """End it for another's sake, unless it is being served or has sent what was not read."""
         if self.phase not in _INTERRUPTIBLE or self._unwanted or self._has_input():
             return False

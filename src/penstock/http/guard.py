@@ -17,7 +17,7 @@ import trio
 from penstock.http.asgi import App, Headers, Message, Receive, Scope, Send
 from penstock.http.limits import Limits
 from penstock.http.parser import check_host
-from penstock.http.refusal import Refusal, error_object, no_room
+from penstock.http.refusal import Refusal, error_object, too_full
 from penstock.http.request import BodyBudget, authority_of, origin_form
 from penstock.log.log import get_logger
 
@@ -180,21 +180,21 @@ class _Body:
                 piece: bytes = message.get("body", b"")
                 more = message.get("more_body", False)
                 if self._given_up:
-                    raise no_room()
+                    raise too_full()
                 self._data += piece
                 fits = budget.take(self, len(piece))
                 refusal: Refusal | None = None
                 if len(self._data) > limits.max_body_bytes:
                     refusal = self._too_large()
                 elif not fits:
-                    refusal = no_room()
+                    refusal = too_full()
                 if refusal is not None:
                     self.release()
                     await self._discard(more=more)
                     raise refusal
         budget.has_come(self)
         if self._given_up:
-            raise no_room()
+            raise too_full()
         if scope.cancelled_caught:
             self._shared.timed_out_total += 1
             raise Refusal(408, "request-timeout", "the body of the request took too long to arrive")

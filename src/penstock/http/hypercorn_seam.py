@@ -80,7 +80,7 @@ class HypercornServer:
             is_whole=is_whole_request if tls is None else bool,
             first_request_s=self.limits.header_timeout_seconds,
             asking_proves=asking_proves,
-            make_room=self._end_idle,
+            end_idle=self._end_idle,
             idle_s=self.limits.evict_after_idle_seconds,
             refusal=None if tls is not None else lambda _begun, whole: _NO_TURN if whole else _TOO_SLOW,
         )
@@ -159,7 +159,7 @@ class HypercornServer:
             secured = self._over_tls(stream)
             guard, context = Guard(_naming(app, secured, met), self._shared), WorkerContext(None)
             guard.on_asked = met.ask
-            met.end = partial(_end_for_room, guard, stream)
+            met.end = partial(_end_for_another, guard, stream)
             self._idle[guard] = context
             # hypercorn's annotations ask for its own TypedDicts and for trio.SocketStream; it needs neither.
             wrapped, transport = ASGIWrapper(cast(Any, guard)), cast(Any, secured)
@@ -350,7 +350,7 @@ class _BoundedStream(trio.abc.HalfCloseableStream):
         self.socket.close()
 
 
-def _end_for_room(guard: Guard, stream: _BoundedStream) -> bool:
+def _end_for_another(guard: Guard, stream: _BoundedStream) -> bool:
     """End a connection for another's sake, unless it is being served or has sent what was not read."""
     if guard.answering or has_input(stream.socket):
         return False

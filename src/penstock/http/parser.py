@@ -24,7 +24,7 @@ import httptools
 
 from penstock.http.asgi import Headers
 from penstock.http.limits import Limits
-from penstock.http.refusal import Refusal, bad_request, no_room
+from penstock.http.refusal import Refusal, bad_request, too_full
 from penstock.http.request import BodyBudget, Request, authority_of, origin_form
 
 # Only what is a valid line: anything else stays in the head and llhttp refuses it.
@@ -161,7 +161,7 @@ class RequestParser:
     def next_request(self) -> Request | None:
         """The next whole request, or None until more bytes come. Raises Refusal."""
         if self._given_up:
-            raise no_room()
+            raise too_full()
         if not self._in_body and not self._read_head():
             return None
         if self._in_body:
@@ -449,7 +449,7 @@ class RequestParser:
             self._refuse(self._body_too_large())
         self._held_bytes += size
         if not self._budget.take(self, size):
-            self._refuse(no_room())
+            self._refuse(too_full())
         if not self._body:
             self._body = data
         elif isinstance(self._body, bytearray):

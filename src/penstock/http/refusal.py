@@ -22,7 +22,7 @@ def bad_request(reason: str) -> Refusal:
     return Refusal(400, "bad-request", reason)
 
 
-def no_room() -> Refusal:
+def too_full() -> Refusal:
     return Refusal(503, "unavailable", "too many large requests at once; try again later")
 
 

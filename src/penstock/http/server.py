@@ -69,7 +69,7 @@ class HttpServer:
             is_whole=is_whole_request if tls is None else bool,
             first_request_s=self.limits.header_timeout_seconds,
             asking_proves=asking_proves,
-            make_room=self._end_idle,
+            end_idle=self._end_idle,
             idle_s=self.limits.evict_after_idle_seconds,
             closing=self._closing,
             refusal=self._refuse_at_door if tls is None else None,

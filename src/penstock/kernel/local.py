@@ -215,7 +215,7 @@ class MemorySendChannel(Generic[T]):
         self._channel, self._closed = channel, False
 
     def send_nowait(self, value: T) -> None:
-        """Sends, or raises `WouldBlock` when there is no room and nobody waits."""
+        """Sends, or raises `WouldBlock` when there is no free place and nobody waits."""
         channel = self._channel
         if self._closed:
             raise ClosedChannel
@@ -230,7 +230,7 @@ class MemorySendChannel(Generic[T]):
             raise WouldBlock
 
     async def send(self, value: T) -> None:
-        """Sends, waiting for room. Raises `BrokenChannel` when no receiver is left."""
+        """Sends, waiting for a free place. Raises `BrokenChannel` when no receiver is left."""
         await _look_for_cancel()
         try:
             self.send_nowait(value)

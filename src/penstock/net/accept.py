@@ -67,7 +67,7 @@ TRIED_TO_END = 16
 """Connections that are asked whether they can be ended, for one that comes."""
 GRACE_S = 0.3
 """Who came less than this ago is not ended: what it asks for may be on its way."""
-ROOM_LOOK_S = 1.0
+PLACE_LOOK_S = 1.0
 """How often a full server looks for an idle connection to end."""
 
 
@@ -267,13 +267,13 @@ class Door:
         is_whole: Callable[[bytes], bool],
         first_request_s: float,
         asking_proves: bool = True,
-        make_room: Callable[[], Awaitable[None]],
+        end_idle: Callable[[], Awaitable[None]],
         idle_s: float,
         closing: trio.CapacityLimiter | None = None,
         refusal: Callable[[bytes, bool], bytes] | None = None,
     ) -> None:
         """At most ``most`` connections, half of which only those can have who are known. ``is_whole``: whether these
-        first bytes are worth to be looked at; ``asking_proves``: nobody has to say who they are; ``make_room``: end a
+        first bytes are worth to be looked at; ``asking_proves``: nobody has to say who they are; ``end_idle``: end a
         connection of those who are known, which was idle for ``idle_s``; ``closing``: has as many places as connections
         may be closed in one turn of the loop; ``refusal``: what a client is told that is not served, by what it has
         sent and whether that is worth to be looked at."""
@@ -285,8 +285,8 @@ class Door:
         self._is_whole = is_whole
         self._first_request_s = first_request_s
         self._asking_proves = asking_proves
-        self._make_room = make_room
-        self._look_s, self._grace_s = min(idle_s, ROOM_LOOK_S), min(idle_s, GRACE_S)
+        self._end_idle = end_idle
+        self._look_s, self._grace_s = min(idle_s, PLACE_LOOK_S), min(idle_s, GRACE_S)
         self._unproved = _Unproved()
         self._turns = _Turns(self._unproved)
         self._poller: Poller | None = None
@@ -296,7 +296,7 @@ class Door:
         self._closed = False
         self._gone = deque[Guest]()  # clients that left before anybody served them
         self._any_gone = trio.Event()
-        self._room = trio.Event()  # set when a connection ends; replaced by who waits for it
+        self._connection_ended = trio.Event()  # set when a connection ends; replaced by who waits for it
         self.open = 0
         """Connections that were accepted and not closed."""
         self.ended_total = 0
@@ -334,7 +334,7 @@ class Door:
 
     async def accept(self, listener: socket.socket, start: Start) -> None:
         """Accept until cancelled, then close the listener. ``start`` takes the socket over, and calls `Guest.leave`."""
-        await accept_connections(listener, self._wait_for_room, partial(self.let_in, start), self._is_full)
+        await accept_connections(listener, self._wait_for_place, partial(self.let_in, start), self._is_full)
 
     # -- for guests
 
@@ -358,7 +358,7 @@ class Door:
         """See `Guest.leave`."""
         self.forget(guest)
         self.open -= 1
-        self._room.set()
+        self._connection_ended.set()
 
     # -- the door itself
 
@@ -396,17 +396,17 @@ class Door:
     def _is_full(self) -> bool:
         return self.open >= self._most
 
-    async def _wait_for_room(self) -> None:
+    async def _wait_for_place(self) -> None:
         """Until the client that waits may be accepted."""
         while self.open >= self._most:
-            if self._room.is_set():
-                self._room = trio.Event()
+            if self._connection_ended.is_set():
+                self._connection_ended = trio.Event()
             if self._gone:
                 self._turn_away(self._gone.popleft())
             elif not self._end_one(None):
-                await self._make_room()
+                await self._end_idle()
             with trio.move_on_after(self._grace_s / 4 if self._unproved.count else self._look_s):
-                await self._room.wait()
+                await self._connection_ended.wait()
 
     def _end_one(self, host: str | None) -> bool:
         """Begin to end a connection that proved nothing (of a host, or of any), if there is one that can be."""
@@ -571,12 +571,12 @@ class PerAddress:
 
 async def accept_connections(
     listener: socket.socket,
-    wait_for_room: Callable[[], Awaitable[None]],
+    wait_for_place: Callable[[], Awaitable[None]],
     start: Callable[[socket.socket, str], object],
     is_full: Callable[[], bool] = lambda: True,
 ) -> None:
     """Accept until cancelled, then close the listener. ``start`` takes each connected socket over, with its client's
-    address, and does not block; ``wait_for_room`` is awaited when a client waits, before it is accepted, as long as it
+    address, and does not block; ``wait_for_place`` is awaited when a client waits, before it is accepted, as long as it
     ``is_full``. One is accepted in a turn of the loop, so that processes which share the socket share its clients; as
     long as more wait, twice as many in each next turn."""
     with listener:
@@ -591,7 +591,7 @@ async def accept_connections(
                 if is_full():
                     if left < count and not door.poll(0):
                         break
-                    await wait_for_room()
+                    await wait_for_place()
                 left -= 1
                 try:
                     connected, (address, *_) = listener.accept()

@@ -377,7 +377,7 @@ class RestApp:
 
 def _routes(engine: Engine, degraded: Callable[[], Sequence[str]], gate: Gate | None, jobs: JobRoutes) -> list[Route]:
     """All that are switched on."""
-    rooms: list[object] = [
+    handler_classes: list[object] = [
         DefinitionRoutes(engine), InstanceRoutes(engine), jobs, StartRoutes(engine), TaskRoutes(engine),
         RunRoutes(engine), OverviewRoutes(engine), BulkRoutes(engine), InboxRoutes(engine), DraftRoutes(engine),
         AuditRoutes(engine),
@@ -388,8 +388,10 @@ def _routes(engine: Engine, degraded: Callable[[], Sequence[str]], gate: Gate | 
         SessionRoutes(gate),
         WatchRoutes(engine, gate),
     ]  # fmt: skip
-    there = {type(room).__name__ for room in rooms}
-    return [(operation, operation.bound(rooms)) for operation in OPERATIONS if operation.room in there]
+    there = {type(room).__name__ for room in handler_classes}
+    return [
+        (operation, operation.bound(handler_classes)) for operation in OPERATIONS if operation.handler_class in there
+    ]
 
 
 async def _answer_lifespan(receive: Receive, send: Send) -> None:

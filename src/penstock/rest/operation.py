@@ -120,10 +120,12 @@ class Operation(NamedTuple):
     for_people: bool = False
     """Whether it is made for people: what is hidden from the console (`hiding`) is masked for everybody."""
 
-    def bound(self, rooms: Sequence[object]) -> Bound:
+    def bound(self, handler_classes: Sequence[object]) -> Bound:
         """The handler of the one of ``rooms`` that has it."""
-        [room] = [room for room in rooms if type(room).__name__ == self.room]
-        handler: Bound = getattr(room, self.handler.__name__)
+        [handler_class] = [
+            handler_class for handler_class in handler_classes if type(handler_class).__name__ == self.handler_class
+        ]
+        handler: Bound = getattr(handler_class, self.handler.__name__)
         return handler
 
     def waits_for(self, body: bytes) -> bool:
@@ -133,10 +135,10 @@ class Operation(NamedTuple):
     @property
     def inline(self) -> bool:
         """Whether it is served without the framework."""
-        return self.room in INLINE
+        return self.handler_class in INLINE
 
     @property
-    def room(self) -> str:
+    def handler_class(self) -> str:
         """The name of the class that has the handler."""
         return self.handler.__qualname__.partition(".")[0]
 

@@ -115,7 +115,7 @@ class Server:
             is_whole=bool if tls is not None else _is_whole_preface,
             first_request_s=self.limits.handshake_s,
             asking_proves=gate is None,
-            make_room=self._end_idle,
+            end_idle=self._end_idle,
             idle_s=self.limits.evict_after_idle_s,
         )
         self.taskless = Taskless(self._look, self.end, self._run_call)

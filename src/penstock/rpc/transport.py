@@ -111,7 +111,7 @@ class Connection(Sending):
             async with trio.open_nursery() as self._nursery:
                 self._nursery.start_soon(self._write)
                 if self._guest is not None:
-                    self._guest.end = self._end_for_room
+                    self._guest.end = self._end_for_another
                 if self.server.is_draining:
                     self.begin_drain()
                 try:
@@ -125,7 +125,7 @@ class Connection(Sending):
             for call in self.calls.values():
                 call.closed = True
 
-    def _end_for_room(self) -> bool:
+    def _end_for_another(self) -> bool:
         """End it for another's sake, unless it has a call or has sent what was not read."""
         stream = self._stream
         if isinstance(stream, trio.SSLStream):

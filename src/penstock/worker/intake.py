@@ -37,20 +37,20 @@ class Subscription:
         self._active = 0
 
     @property
-    def room(self) -> int:
+    def free_slots(self) -> int:
         """How many more jobs the worker takes now; 0 while it drains."""
-        return max(0, min(self._intake.room, self._limit - self._active))
+        return max(0, min(self._intake.free_slots, self._limit - self._active))
 
     @property
     def closed(self) -> bool:
         """Whether no job is wanted any more."""
         return self._intake.draining
 
-    async def wait_room(self) -> int:
+    async def wait_free_slots(self) -> int:
         """Wait until there is room; how much. For ever while the worker drains."""
-        while (room := self.room) <= 0:
+        while (free_slots := self.free_slots) <= 0:
             await self._intake.wait_changed()
-        return room
+        return free_slots
 
     def accept(self, jobs: Sequence[Job]) -> None:
         """Hand jobs to the worker. Those beyond the room wait there, with their leases kept."""
@@ -88,7 +88,7 @@ class JobIntake:
         """Why the engine gives this worker no jobs at all, once it said so."""
 
     @property
-    def room(self) -> int:
+    def free_slots(self) -> int:
         """How many more jobs of any type the worker takes now."""
         if self.draining or not self._is_open():
             return 0

@@ -143,12 +143,14 @@ class JobConsumer:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._commit_for_ever(consumer))
             while True:
-                room = min(MAX_WAITING_JOBS - self.ledger.waiting, MAX_UNCOMMITTED_RECORDS - self.ledger.uncommitted)
-                if room <= 0:
+                free_slots = min(
+                    MAX_WAITING_JOBS - self.ledger.waiting, MAX_UNCOMMITTED_RECORDS - self.ledger.uncommitted
+                )
+                if free_slots <= 0:
                     await self._wait_changed()
                     continue
                 # Returns nothing of partitions that are being given up: it waits for the new assignment then.
-                read = await consumer.getmany(timeout_ms=FETCH_WAIT_MS, max_records=room)
+                read = await consumer.getmany(timeout_ms=FETCH_WAIT_MS, max_records=free_slots)
                 for records in read.values():
                     self._add(records)
                 if read:

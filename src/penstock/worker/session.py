@@ -106,7 +106,7 @@ class Session:
             if handler.concurrency is not None
         }
         calls = IntakeEvents(self._accept, self._on_news, self._leases.renew_nowait, observer.on_engine)
-        self._intake = JobIntake(settings.concurrency, self._has_room_for_results, calls)
+        self._intake = JobIntake(settings.concurrency, self._may_hold_results, calls)
         self._intake.subscriptions = _subscriptions_of(self._intake, handlers, settings.concurrency)
         self._grace = anyio.CancelScope()
         self._jobs: TaskGroup
@@ -284,7 +284,7 @@ class Session:
     def _unreported(self) -> int:
         return len(self._completions) + len(self._failures) + len(self._parks)
 
-    def _has_room_for_results(self) -> bool:
+    def _may_hold_results(self) -> bool:
         return self._unreported < self._settings.max_unreported
 
     async def _wait_inactive(self) -> None:

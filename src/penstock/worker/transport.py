@@ -148,10 +148,10 @@ class PullTransport(ABC):
         idle = Backoff(max_s=MAX_IDLE_PAUSE_S)
         answered = False
         while True:
-            room = await subscription.wait_room()
+            free_slots = await subscription.wait_free_slots()
             asked_at = anyio.current_time()
             try:
-                received = await self.receive(subscription.job_types, room)
+                received = await self.receive(subscription.job_types, free_slots)
             except ClientError as error:
                 if not may_pass(error, answered=answered):
                     LOGGER.error("the engine gives this worker no jobs: %s", error)  # raised after the drain

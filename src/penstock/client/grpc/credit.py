@@ -23,7 +23,7 @@ class Wanting(Protocol):
     @property
     def job_types(self) -> Sequence[str]: ...
     @property
-    def room(self) -> int: ...
+    def free_slots(self) -> int: ...
     @property
     def closed(self) -> bool: ...
 
@@ -39,7 +39,7 @@ class CreditBook:
         """The credit to grant (positive) or to take back (negative) now. Counts it as done."""
         found: list[w.Credit] = []
         for subscription in subscriptions:
-            wanted = _share(min(subscription.room, MAX_CREDIT_JOBS), len(subscription.job_types))
+            wanted = _share(min(subscription.free_slots, MAX_CREDIT_JOBS), len(subscription.job_types))
             for job_type in subscription.job_types:
                 granted = self._granted.get(job_type, 0)
                 if job_type in self._asked_back or wanted == granted:
@@ -62,6 +62,6 @@ class CreditBook:
         self._asked_back.discard(credit.job_type)
 
 
-def _share(room: int, job_types: int) -> int:
+def _share(free_slots: int, job_types: int) -> int:
     """The part of one type, rounded up."""
-    return -(-room // job_types)
+    return -(-free_slots // job_types)

@@ -155,7 +155,7 @@ class InlineJobs:
         if polls.draining or not polls.may_look(poll.types):
             return None
         parked = ParkedPoll(poll, reservation, caller)
-        if not polls.park_if_room(parked):
+        if not polls.park_if_free(parked):
             return None
         polls.activity.observe_poll(poll.worker, poll.types, now)
         return parked

@@ -137,11 +137,11 @@ class JobStream:
         return (
             self._unsent_jobs >= self._buffer_jobs
             or self._unsent_bytes >= BUFFER_MAX_BYTES
-            or self._engine.answer_memory.room_bytes <= 0
+            or self._engine.answer_memory.free_bytes <= 0
         )
 
     @property
-    def buffer_room(self) -> int:
+    def free_buffer_slots(self) -> int:
         """Jobs that may be leased beyond those that wait to be taken, and those that are about to come."""
         if self.is_full:
             return 0
@@ -151,14 +151,14 @@ class JobStream:
 
     def _seek(self, type_credit: _TypeCredit) -> None:
         """Let jobs be born into free slots, and look for some that are there."""
-        if not self._open or self._polls.draining or self.is_full or type_credit.credit_room <= 0:
+        if not self._open or self._polls.draining or self.is_full or type_credit.free_credit <= 0:
             return
         if (
             not type_credit.parked
         ):  # also while other types have reserved the rest of the buffer: the probe finds it later
             type_credit.parked = True
             self._polls.park(type_credit)
-        if type_credit.room <= 0 or type_credit.asking or self._polls.queue.known_empty(type_credit.types):
+        if type_credit.free_slots <= 0 or type_credit.asking or self._polls.queue.known_empty(type_credit.types):
             return
         type_credit.asking = True
         type_credit.got_jobs = False
@@ -324,13 +324,13 @@ class _TypeCredit(Waiter):
         self.counted = 0
 
     @property
-    def credit_room(self) -> int:
+    def free_credit(self) -> int:
         """Free slots, whether or not the stream's buffer has room for them."""
-        return super().room
+        return super().free_slots
 
     @property
-    def room(self) -> int:
-        return min(self.credit_room, self.stream.buffer_room)
+    def free_slots(self) -> int:
+        return min(self.free_credit, self.stream.free_buffer_slots)
 
     def on_settled(self) -> None:
         new = self.jobs[self.counted :]

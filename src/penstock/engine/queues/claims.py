@@ -54,15 +54,15 @@ class ClaimItem(Item[None]):
 
 class ClaimPlan:
     """What one claim asks for: slots, whose they are by (job type, ordinal), and how many of each type.
-    ``room_bytes``: what there is for more of them."""
+    ``free_bytes``: what there is for more of them."""
 
-    __slots__ = ("holders", "reserved", "room_bytes", "slots")
+    __slots__ = ("holders", "reserved", "free_bytes", "slots")
 
-    def __init__(self, room_bytes: int) -> None:
+    def __init__(self, free_bytes: int) -> None:
         self.slots: list[store.Slot] = []
         self.holders: dict[tuple[int, int], Waiter] = {}
         self.reserved: dict[str, int] = {}
-        self.room_bytes = room_bytes
+        self.free_bytes = free_bytes
 
 
 class Turn(NamedTuple):
@@ -142,11 +142,11 @@ class Claims(GroupCommitQueue[ClaimItem]):
     ) -> bool:
         """Claim for polls, after a probe unless ``counts`` is enough for all of them. False: what was counted is gone,
         and somebody got nothing."""
-        plan = ClaimPlan(self._memory.room_bytes)
+        plan = ClaimPlan(self._memory.free_bytes)
         try:
             for waiter in waiters:
                 self._reserve(waiter, counts, plan)
-            probed = any(waiter.room > 0 for waiter in waiters)
+            probed = any(waiter.free_slots > 0 for waiter in waiters)
             if probed:
                 counts = await self.probe(connection, types)
                 for name, number in plan.reserved.items():
@@ -254,7 +254,7 @@ class Claims(GroupCommitQueue[ClaimItem]):
         self, connection: TrioConnection, waiters: Sequence[Waiter], name: str, claim: ClaimCall
     ) -> Turn | None:
         """Claim jobs of one type by ``claim``, and deliver them; None: there was nobody to claim for."""
-        plan = ClaimPlan(self._memory.room_bytes)
+        plan = ClaimPlan(self._memory.free_bytes)
         try:
             for waiter in waiters:
                 if name in waiter.types:
@@ -290,25 +290,25 @@ class Claims(GroupCommitQueue[ClaimItem]):
         types = waiter.types
         first = self._turn % len(types)
         self._turn += 1
-        room = waiter.room
+        free_slots = waiter.free_slots
         for name in (*types[first:], *types[:first]) if first else types:
             wanted = counts.get(name, 0)
             if wanted <= 0:
                 continue
-            if room <= 0:
+            if free_slots <= 0:
                 return
             id = self._definitions.job_type_ids.get(name)
             if id is None:
                 continue
-            if wanted > room:
-                wanted = room
+            if wanted > free_slots:
+                wanted = free_slots
             job_bytes = self._sizes.job_bytes(name)
-            if wanted * job_bytes > plan.room_bytes:
+            if wanted * job_bytes > plan.free_bytes:
                 alone = not plan.slots and self._memory.fits(job_bytes)
-                wanted = max(plan.room_bytes // job_bytes, int(alone))
+                wanted = max(plan.free_bytes // job_bytes, int(alone))
                 if wanted <= 0:
                     continue
-            plan.room_bytes -= wanted * job_bytes
+            plan.free_bytes -= wanted * job_bytes
             counts[name] -= wanted
             before = plan.reserved.get(name, 0)
             for ordinal in range(before + 1, before + wanted + 1):
@@ -316,7 +316,7 @@ class Claims(GroupCommitQueue[ClaimItem]):
                 plan.holders[id, ordinal] = waiter
             plan.reserved[name] = before + wanted
             waiter.reserved += wanted
-            room -= wanted
+            free_slots -= wanted
 
     async def _deliver_claimed(
         self,
@@ -410,12 +410,12 @@ def groups_by_types(items: list[ClaimItem]) -> list[list[ClaimItem]]:
     if sum(len(item.waiter.types) for item in items) <= CLAIM_TYPES_MAX_COUNT:
         return [items]
     groups: list[list[ClaimItem]] = []
-    room = 0
+    free_slots = 0
     for item in items:
         count = len(item.waiter.types)
-        if count > room:
+        if count > free_slots:
             groups.append([])
-            room = max(CLAIM_TYPES_MAX_COUNT, count)
+            free_slots = max(CLAIM_TYPES_MAX_COUNT, count)
         groups[-1].append(item)
-        room -= count
+        free_slots -= count
     return groups

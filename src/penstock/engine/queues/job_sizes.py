@@ -52,10 +52,10 @@ class JobSizes:
         of those for which there was none."""
         read: dict[int, str] = {}
         more: dict[int, int] = {}
-        room_bytes = max(self._memory.room_bytes // COPIES, 0)
+        free_bytes = max(self._memory.free_bytes // COPIES, 0)
         for first in range(0, len(instances), READ_MAX_COUNT):
             wanted: Sequence[int] = instances[first : first + READ_MAX_COUNT]
-            max_bytes = min(room_bytes, READ_MAX_BYTES)
+            max_bytes = min(free_bytes, READ_MAX_BYTES)
             while wanted:
                 found, larger = await store.read_within(connection, wanted, max_bytes)
                 grown = bool(more and larger)  # since their sizes were read: enough of it
@@ -63,21 +63,21 @@ class JobSizes:
                     more.pop(instance, None)
                 more |= larger
                 read |= found
-                room_bytes -= sum(map(len, found.values()))
-                wanted = () if grown else self._next(more, room_bytes, alone=not read)
+                free_bytes -= sum(map(len, found.values()))
+                wanted = () if grown else self._next(more, free_bytes, alone=not read)
                 max_bytes = sum(more[instance] for instance in wanted)
             if more:
                 break
         return read, more
 
-    def _next(self, sizes: Mapping[int, int], room_bytes: int, *, alone: bool) -> Sequence[int]:
+    def _next(self, sizes: Mapping[int, int], free_bytes: int, *, alone: bool) -> Sequence[int]:
         """What to read next of what was left: the first ones, as many as one step of the loop and the room take.
         ``alone``: nothing has been read, so the least one may have what is there for all."""
         part: list[int] = []
         part_bytes = 0
         for instance, size_bytes in sorted(sizes.items()):
             part_bytes += size_bytes
-            if part_bytes > room_bytes or (part and part_bytes > READ_MAX_BYTES):
+            if part_bytes > free_bytes or (part and part_bytes > READ_MAX_BYTES):
                 break
             part.append(instance)
         if not part and sizes and alone:

@@ -123,7 +123,7 @@ class Polls:
         """Whether there is room for a job of these types."""
         return self._memory.fits(self._sizes.largest(types))
 
-    def park_if_room(self, waiter: Waiter) -> bool:
+    def park_if_free(self, waiter: Waiter) -> bool:
         """Park a poll that has a caller without a task; False where there is no room."""
         if self._is_full_for(waiter):
             return False
@@ -234,8 +234,8 @@ class Polls:
             for waiter in self.waiters.idle_for(name):
                 if count <= 0:
                     break
-                if waiter.room > 0:
-                    count -= waiter.room
+                if waiter.free_slots > 0:
+                    count -= waiter.free_slots
                     sent.append(ClaimItem(waiter))
         for item in sent:
             self.claims.submit_nowait(item, within_s=0)

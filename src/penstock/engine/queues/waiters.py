@@ -65,7 +65,7 @@ class Waiter:
         self._task: trio.lowlevel.Task | None = None
 
     @property
-    def room(self) -> int:
+    def free_slots(self) -> int:
         """Slots that nothing fills or is about to fill."""
         return 0 if self.closed or self.ending else self.max_jobs - self.reserved - len(self.jobs)
 
@@ -149,10 +149,10 @@ class Waiters:
     def reserve(self, job_type: str) -> Waiter | None:
         """A slot in the poll that has waited longest for ``job_type``; none while there is no room for answers."""
         parked = self._parked.get(job_type)
-        if parked is None or self._memory.room_bytes <= 0 or job_type in self._limited:
+        if parked is None or self._memory.free_bytes <= 0 or job_type in self._limited:
             return None
         for waiter in parked:
-            if waiter.room > 0:
+            if waiter.free_slots > 0:
                 waiter.reserved += 1
                 return waiter
         return None

@@ -28,7 +28,7 @@ SMALL_BYTES: Final = 65_536
 WAIT_SECONDS: Final = 2.0
 """How long a read waits for memory before it is refused."""
 
-_NO_ROOM: Final = "too many large answers at once; try again later"
+_TOO_FULL: Final = "too many large answers at once; try again later"
 
 
 class AnswerMemory:
@@ -47,7 +47,7 @@ class AnswerMemory:
         return reservation
 
     @property
-    def room_bytes(self) -> int:
+    def free_bytes(self) -> int:
         """What a large answer may still take."""
         return self._large_max_bytes - self.used_bytes
 
@@ -82,7 +82,7 @@ class MemoryReservation(Struct, eq=False):
     def reserve(self, size_bytes: int) -> None:
         """Hold so many more. Raises Overloaded when there is no room."""
         if not self.memory.fits(size_bytes):
-            raise Overloaded(_NO_ROOM)
+            raise Overloaded(_TOO_FULL)
         self.add(size_bytes)
 
     def add(self, size_bytes: int) -> None:
@@ -112,7 +112,7 @@ class MemoryReservation(Struct, eq=False):
         with trio.move_on_after(WAIT_SECONDS) as patience:
             await self.wait(size_bytes)
         if patience.cancelled_caught:
-            raise Overloaded(_NO_ROOM)
+            raise Overloaded(_TOO_FULL)
 
     def keep(self, size_bytes: int) -> None:
         """Hold only so many from now on."""
@@ -136,7 +136,7 @@ class MemoryReservation(Struct, eq=False):
 
 
 class Waiting(NamedTuple):
-    """A reservation that waits for room."""
+    """A reservation that waits for free memory."""
 
     reservation: MemoryReservation
     size_bytes: int
