@@ -89,7 +89,9 @@ class Lab(NamedTuple):
         return rows[0][0]
 
 
-async def claim_flow(connection: TrioConnection, cursor: str, n: int = BATCH) -> tuple[flow.Look, list[jobs.Claimed]]:
+async def claim_flow(
+    connection: TrioConnection, cursor: str, n: int = BATCH
+) -> tuple[flow.ClaimScan, list[jobs.Claimed]]:
     slots = [jobs.Slot(1, place + 1, "w", LEASE_S) for place in range(n)]
     return await flow.claim(connection, slots, cursor, KEYS_PER_CLAIM)
 

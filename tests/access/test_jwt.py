@@ -227,7 +227,7 @@ async def test_roles_and_name_may_stand_in_other_claims(jwks: Path) -> None:
 
 
 async def test_a_key_counts_once_named_and_the_old_one_ends(jwks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(issuer_module, "LOOK_AGAIN_S", 0.0)
+    monkeypatch.setattr(issuer_module, "POLL_INTERVAL_S", 0.0)
     gate = await ready(jwks)
     old = token()
     await who(gate, old)

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from penstock.engine.requests.ids import show_instance, show_job
 from penstock.kafka.admission import Admission
 from tests.dispatch.conftest import KafkaDriver, MakeKafka
-from tests.model.conftest import whole_looks
+from tests.model.conftest import whole_scans
 from tests.model.flow_games import FlowGame
 from tests.model.flow_hands import Hands, Held, Taken
 
-__all__ = ["whole_looks"]  # pytest finds the fixture here
+__all__ = ["whole_scans"]  # pytest finds the fixture here
 
 WANTED = {
     "taken",

@@ -23,11 +23,11 @@ from tests.dispatch.conftest import Leading, MakeKafka
 from tests.dispatch.fake_producer import ACKED, TOO_LARGE, UNKNOWN, FakeProducer, event_of
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, number
-from tests.model.conftest import whole_looks
+from tests.model.conftest import whole_scans
 from tests.model.moves import MAX_AUTOMATIC, MAX_WORK, Move
 from tests.model.test_games_in_database import Played
 
-__all__ = ["whole_looks"]  # pytest finds the fixture here
+__all__ = ["whole_scans"]  # pytest finds the fixture here
 
 GAMES_AT_ONCE = 6
 LOOKS_MAX = 200

@@ -50,7 +50,7 @@ async def leader(start_local: StartLocal, nursery: trio.Nursery, monkeypatch: py
 
 
 async def _looked(running: Running) -> bool:
-    return running.relay._look_at > trio.current_time() + LONG_S / 2
+    return running.relay._scan > trio.current_time() + LONG_S / 2
 
 
 async def published(running: Running, count: int) -> None:

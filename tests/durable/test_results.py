@@ -16,7 +16,7 @@ from penstock.durable.backend import LeasedRun
 from penstock.durable.executor import Executor
 from penstock.durable.loaded_run import ExecutorLimits
 from penstock.durable.local import LocalRuns
-from penstock.durable.news import HEARD_MAX_CHARS, LOOK_MAX_S, News
+from penstock.durable.news import HEARD_MAX_CHARS, POLL_MAX_S, News
 from penstock.durable.run import Run
 from penstock.wire.model import Instance
 from tests.durable.memory import Database, MemoryBackend
@@ -155,7 +155,7 @@ async def test_who_waits_for_many_runs_asks_for_them_together(autojump_clock):
             runs.end("COMPLETED", b'{"result":7}')
         nursery.cancel_scope.cancel()
     assert found == [7] * 1_000
-    assert trio.current_time() <= 10 + 1.2 * LOOK_MAX_S
+    assert trio.current_time() <= 10 + 1.2 * POLL_MAX_S
 
 
 async def test_who_waits_when_the_app_closes_is_told_so(autojump_clock):

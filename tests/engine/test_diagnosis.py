@@ -324,7 +324,7 @@ async def blocks(dsn: str, instance: int) -> int:
     """What the page's two reads of an instance fetch."""
     async with await TrioConnection.connect(dsn) as connection:
         await configure(connection)
-        async with store.brief_look(connection):
+        async with store.brief_read(connection):
             await connection.fetch(b"SET LOCAL statement_timeout = 0")  # it is not time that is measured
             await store.tokens(connection, instance)
             await store.failure(connection, instance)

@@ -35,11 +35,11 @@ async def test_an_end_answers_all_who_wait_for_it(make_driver: MakeDriver, nurse
     first, second = (await driver.start("linear")).id, (await driver.start("linear")).id
     answers: list[Instance] = []
     await waiting(driver, first, first, second, answers=answers, nursery=nursery)
-    assert await driver.engine.instances.ends.look_once() == 0
+    assert await driver.engine.instances.ends.scan_once() == 0
     (job,) = await other.poll("work", n=1)  # another engine sees its end
     await other.complete(job)
     assert job.instance_id == first
-    assert await driver.engine.instances.ends.look_once() == 1
+    assert await driver.engine.instances.ends.scan_once() == 1
 
     async def answered() -> bool:
         return len(answers) == 2

@@ -142,7 +142,7 @@ async def test_open_tasks_are_counted_to_ten_thousand(driver: Driver, monkeypatc
 
 
 async def test_a_long_walk_ends_early_with_a_cursor(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "LOOK_ROWS", 2)
+    monkeypatch.setattr(store, "SCAN_ROWS", 2)
     monkeypatch.setattr("penstock.engine.instances.inbox.LOOK_S", 0)
     await driver.upload(ALONE)
     started = [(await driver.start("alone")).id for _ in range(5)]

@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from penstock.engine.queues import low_water_marks
-from penstock.engine.queues.low_water_marks import LOOK_INTERVAL_S, LOOK_SHARE, LOW_WATER_MARGIN_IDS, LowWaterMarks
+from penstock.engine.queues.low_water_marks import LOOK_INTERVAL_S, LOW_WATER_MARGIN_IDS, SCAN_SHARE, LowWaterMarks
 from penstock.store.db.statements import SQL
 from penstock.store.rows import jobs as store
 from penstock.store.rows.jobs import Claimed, LowWaterMark
@@ -54,7 +54,7 @@ def test_floors_expire_and_later_when_whole_looks_are_dear() -> None:
     assert floors.current() == ({}, 1)
     floors.remember_whole_scan(0.5)
     floors.mark_taken(1, taken(1, FAR))
-    clock.now += 0.5 * LOOK_SHARE - 0.1
+    clock.now += 0.5 * SCAN_SHARE - 0.1
     assert not floors.drop_if_due()
     clock.now += 0.2
     assert floors.drop_if_due()

@@ -107,7 +107,7 @@ async def test_timers_are_listed_next_first_by_kind(driver: Driver) -> None:
 
 
 async def test_a_page_of_a_rare_kind_ends_early(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "LOOK_ROWS", 2)
+    monkeypatch.setattr(store, "SCAN_ROWS", 2)
     for _ in range(3):
         await driver.run(PAUSED)
     await driver.run(TIMED)

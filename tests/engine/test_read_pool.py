@@ -20,7 +20,7 @@ async def test_all_looks_together_take_two_connections(
     engine = driver.engine
     instance = await driver.run(linear(1, job_type="j"))
     monkeypatch.setattr(module, "TURN_WAIT_S", 0.01)
-    async with engine.looks.connection(), engine.looks.connection():
+    async with engine.read_pool.connection(), engine.read_pool.connection():
         for ask in (
             lambda: engine.diagnosis.state(instance),
             lambda: engine.overview.read("15m"),
@@ -39,8 +39,8 @@ async def test_all_looks_together_take_two_connections(
 async def test_who_waits_for_a_turn_has_the_next(make_driver: MakeDriver) -> None:
     engine = make_driver().engine
     with trio.fail_after(30):
-        async with engine.looks.connection() as held, trio.open_nursery() as nursery:
-            async with engine.looks.connection():
+        async with engine.read_pool.connection() as held, trio.open_nursery() as nursery:
+            async with engine.read_pool.connection():
                 nursery.start_soon(engine.overview.read, "15m")
                 await trio.testing.wait_all_tasks_blocked()
             assert not held.closed
@@ -48,11 +48,11 @@ async def test_who_waits_for_a_turn_has_the_next(make_driver: MakeDriver) -> Non
 
 async def test_who_goes_away_while_waiting_leaves_nothing(make_driver: MakeDriver) -> None:
     engine = make_driver().engine
-    async with engine.looks.connection(), engine.looks.connection():
+    async with engine.read_pool.connection(), engine.read_pool.connection():
         with trio.move_on_after(0.01) as scope:
             await engine.overview.read("15m")
         assert scope.cancelled_caught
     for _ in range(3):
-        async with engine.looks.connection(), engine.looks.connection():
+        async with engine.read_pool.connection(), engine.read_pool.connection():
             pass
     assert (await engine.overview.read("15m")).open.count == 0

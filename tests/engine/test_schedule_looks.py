@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from penstock.engine.advance.timers import LOOK_INTERVAL_MAX_S
+from penstock.engine.advance.timers import SCAN_INTERVAL_MAX_S
 from penstock.store.db.connection import TrioConnection
 from tests.engine.driver import Driver
 from tests.engine.test_schedules import begun
@@ -40,12 +40,12 @@ async def test_idle_schedules_cost_a_statement_in_five_seconds(
 
     monkeypatch.setattr(TrioConnection, "fetch", noting)
     monkeypatch.setattr(TrioConnection, "roundtrip", noting_all)
-    mock_clock.jump(LOOK_INTERVAL_MAX_S)
+    mock_clock.jump(SCAN_INTERVAL_MAX_S)
     nursery.start_soon(look)
     await looked.receive()
     asked.clear()
     for done in range(ROUNDS):
-        mock_clock.jump(LOOK_INTERVAL_MAX_S - 0.1)
+        mock_clock.jump(SCAN_INTERVAL_MAX_S - 0.1)
         await trio.testing.wait_all_tasks_blocked()
         assert len(asked) == done
         mock_clock.jump(0.1)

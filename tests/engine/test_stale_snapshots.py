@@ -230,7 +230,7 @@ async def move(driver: Driver) -> None:
         assert await outbox.migrate_dispatch(connection, 10, (), to_outbox=False) == 1
 
 
-async def take(driver: Driver, job_type: int) -> outbox.Look:
+async def take(driver: Driver, job_type: int) -> outbox.OutboxScan:
     async with driver.engine.database.connection() as connection:
         return await outbox.take(connection, {job_type: 0}, 10, (), 1_800, (), audit=False)
 

@@ -431,7 +431,7 @@ async def test_a_start_waits_for_the_end_wherever_that_is(make_driver: MakeDrive
         await wait_until(parked)
         await worker.complete(await worker.one("work"), {"x": count})
         if worker is other:
-            assert await driver.engine.ends.look_once() == 1
+            assert await driver.engine.ends.scan_once() == 1
         await wait_until(answered)
     assert [(view.status, variables_of(view)) for view in answers] == [
         ("COMPLETED", {"a": 1, "x": 1}),

@@ -110,7 +110,7 @@ async def test_a_start_is_answered_where_its_end_is_unknown(driver: Driver, nurs
     await wait_until(parked)
     for table in ("ready", "token", "instance"):
         driver.rows(f"DELETE FROM {table} RETURNING 1")  # as retention does in the end
-    assert await driver.engine.ends.look_once() == 1
+    assert await driver.engine.ends.scan_once() == 1
     await wait_until(answered)
     assert answers[0].status == "ACTIVE", "as it was started"
 

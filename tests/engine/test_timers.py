@@ -255,7 +255,7 @@ async def test_a_held_throttle_key_keeps_no_timer_waiting(driver: Driver, monkey
         assert await driver.due() == 1
         assert (await driver.view(later.id)).current_step_ids == ["task-1"]
         await driver.engine.timers.wait_due()
-        assert trio.current_time() < asked_at + timers.LOOK_INTERVAL_MAX_S
+        assert trio.current_time() < asked_at + timers.SCAN_INTERVAL_MAX_S
     assert [await driver.due(0 if n == 0 else 60) for n in range(4)] == [1, 1, 1, 0]
 
 
@@ -299,7 +299,7 @@ async def test_a_held_throttle_key_keeps_no_other_key_waiting(
 async def test_looks_at_held_keys_alone_pause(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many keys are held: nothing can be done about them but wait."""
     monkeypatch.setattr(timers, "DUE_MAX", 2)
-    monkeypatch.setattr(timers, "LINES_LOOKS_MAX", 3)
+    monkeypatch.setattr(timers, "LINES_SCANS_MAX", 3)
     driver.clock.stop()
     await driver.upload(linear(1))
     for n in range(12):
@@ -316,8 +316,8 @@ async def test_looks_at_held_keys_alone_pause(driver: Driver, monkeypatch: pytes
 async def test_a_look_puts_off_so_many_starts_at_most(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other timers are not kept waiting by those that are left, and the next look goes on at once."""
     monkeypatch.setattr(timers, "DUE_MAX", 2)
-    monkeypatch.setattr(timers, "LINES_LOOKS_MAX", 3)
-    monkeypatch.setattr(timers, "LOOK_INTERVAL_MAX_S", 3_600.0)
+    monkeypatch.setattr(timers, "LINES_SCANS_MAX", 3)
+    monkeypatch.setattr(timers, "SCAN_INTERVAL_MAX_S", 3_600.0)
     monkeypatch.setattr(timers, "LINES_LOCKED_S", 3_600.0)
     driver.clock.stop()
     await driver.upload(linear(1))

@@ -179,7 +179,7 @@ async def test_nobody_who_watches_costs_no_look(driver: Driver) -> None:
         watch._wanted = trio.Event()
         nursery.start_soon(watch.step)
         await trio.testing.wait_all_tasks_blocked()
-        assert watch._looks == int(tag.partition("-")[2])
+        assert watch._scans == int(tag.partition("-")[2])
         nursery.cancel_scope.cancel()
 
 

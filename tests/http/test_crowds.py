@@ -15,7 +15,7 @@ import trustme
 
 from penstock.http import HttpServer, Limits
 from penstock.http.connection import Connection
-from penstock.loop.poller import EVENTS_PER_LOOK, HAVE_EPOLL
+from penstock.loop.poller import EVENTS_PER_POLL, HAVE_EPOLL
 from penstock.net.tls import Tls
 from tests.http.conftest import Running, running
 from tests.http.raw import RawClient, get, post
@@ -135,7 +135,7 @@ async def test_a_crowd_over_tls_is_let_go_in_turns(certificates: tuple[Tls, ssl.
             each.transport_stream.socket.close()
         await http.until(lambda now: now.connections == 0)
         trio.lowlevel.remove_instrument(woken)
-        assert woken.most <= 4 * EVENTS_PER_LOOK  # each runs in some turns until it has ended
+        assert woken.most <= 4 * EVENTS_PER_POLL  # each runs in some turns until it has ended
 
 
 class Woken(trio.abc.Instrument):

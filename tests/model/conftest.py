@@ -12,7 +12,7 @@ __all__ = ["driver", "make_driver"]
 
 
 @pytest.fixture(autouse=True)
-def whole_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+def whole_scans(monkeypatch: pytest.MonkeyPatch) -> None:
     """No loop of these engines looks at the whole queue now and then, so every claim does: else a job of a better
     priority would stay below what was taken."""
     monkeypatch.setattr(LowWaterMarks, "mark_taken", lambda *_: None)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import trio
 
-from penstock.loop.poller import EVENTS_PER_LOOK, HAVE_EPOLL
+from penstock.loop.poller import EVENTS_PER_POLL, HAVE_EPOLL
 from penstock.rpc.limits import Limits
 from penstock.rpc.transport import Connection
 from tests.rpc.conftest import Running, running
@@ -83,7 +83,7 @@ async def test_a_leaving_crowd_is_let_go_in_turns() -> None:
             each.close()
         await run.until(lambda now: now.connections == 0)
         trio.lowlevel.remove_instrument(largest)
-        assert largest.left <= 3 * EVENTS_PER_LOOK  # some that were woken in the turn before
+        assert largest.left <= 3 * EVENTS_PER_POLL  # some that were woken in the turn before
 
 
 class Largest(trio.abc.Instrument):

@@ -11,7 +11,7 @@ SCRIPT = """
 import gc
 import weakref
 
-from penstock.runtime.garbage import CROWD_BYTES, GROWTH_BEFORE_LOOK_BYTES, PAUSE_SECONDS
+from penstock.runtime.garbage import CROWD_BYTES, GROWTH_BEFORE_SCAN_BYTES, PAUSE_SECONDS
 from penstock.runtime.garbage import Collector, used_memory_bytes
 
 gc.disable()  # collections come when this script asks for them
@@ -64,7 +64,7 @@ ring = Ring()
 found = weakref.ref(ring)
 gc.collect()
 del ring
-used_bytes += GROWTH_BEFORE_LOOK_BYTES - 1
+used_bytes += GROWTH_BEFORE_SCAN_BYTES - 1
 gc.collect()
 print(found() is None)
 used_bytes += 1

@@ -376,7 +376,7 @@ def test_a_stale_attempt_changes_nothing(run: Run, wire: Wire) -> None:
 
 @crossed
 def test_an_instance_that_is_cancelled_stops_its_handler(run: Run, wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HEARTBEATS_PER_LEASE", "LOOKS_PER_LEASE"):  # told soon, under a lease that outlasts the test
+    for name in ("HEARTBEATS_PER_LEASE", "POLLS_PER_LEASE"):  # told soon, under a lease that outlasts the test
         monkeypatch.setattr(f"penstock.worker.leases.{name}", 120)
     document, name = wire.one_task()
 

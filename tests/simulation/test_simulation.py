@@ -169,7 +169,7 @@ def what_waits_is_dropped(patch: pytest.MonkeyPatch) -> None:
 
 def no_look_for_what_waits(patch: pytest.MonkeyPatch) -> None:
     """Who waits for the end of a run is told of it by nothing else."""
-    patch.setattr(core_schedule, "WAITING_LOOK_S", 1e9)
+    patch.setattr(core_schedule, "WAITING_SCAN_S", 1e9)
 
 
 def pauses_are_caught_up(patch: pytest.MonkeyPatch) -> None:

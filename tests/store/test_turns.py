@@ -43,7 +43,7 @@ def fill(dsn: str, number: int, keys: int) -> None:
         connection.execute(FILL.format(base=BASE, jobs=number, keys=keys).encode())
 
 
-async def claim(connection: TrioConnection, number: int, cursor: str = "") -> tuple[flow.Look, list[jobs.Claimed]]:
+async def claim(connection: TrioConnection, number: int, cursor: str = "") -> tuple[flow.ClaimScan, list[jobs.Claimed]]:
     slots = [jobs.Slot(1, place + 1, "w", LEASE_S) for place in range(number)]
     return await flow.claim(connection, slots, cursor, KEYS_PER_CLAIM)
 

@@ -23,7 +23,7 @@ from penstock.settings import Settings
 
 DOCUMENT_MAX_BYTES: Final = 1_048_576
 FETCH_TIMEOUT_S: Final = 10.0
-LOOK_AGAIN_S: Final = 10.0
+POLL_INTERVAL_S: Final = 10.0
 """Least time between two looks for keys that tokens name: anybody can make up a name."""
 _DISCOVERY: Final = "/.well-known/openid-configuration"
 
@@ -41,7 +41,7 @@ class Issuer:
         self._issuer = settings.oidc_issuer
         self._source = settings.oidc_jwks
         self._refresh_s = settings.oidc_refresh_seconds
-        self._looked_at = -LOOK_AGAIN_S
+        self._looked_at = -POLL_INTERVAL_S
         self._looking = trio.Lock()
 
     async def verify(self, token: bytes) -> Identity:
@@ -89,7 +89,7 @@ class Issuer:
     async def _look_again(self) -> None:
         await need_task()
         async with self._looking:  # one for all who wait
-            if trio.current_time() - self._looked_at >= LOOK_AGAIN_S:
+            if trio.current_time() - self._looked_at >= POLL_INTERVAL_S:
                 await self._look()
 
     async def _look(self) -> None:

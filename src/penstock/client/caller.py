@@ -38,7 +38,7 @@ CALL_TIMEOUT_S = 30.0
 EXCHANGE_TIMEOUT_S = 15.0
 # With less time than this left nothing is repeated: it would only turn a telling error into a time-out.
 MIN_EXCHANGE_S = 0.05
-READY_LOOK_PAUSE_S = 0.2
+READY_POLL_PAUSE_S = 0.2
 STARTS = (StartInstance, StartInstances)
 # They begin a trace where there is none.
 
@@ -122,7 +122,7 @@ class Caller:
         Raises:
             Unavailable: it was not within ``timeout_s`` seconds; says what the last look found.
         """
-        await self.call(CheckReady(), timeout_s=timeout_s, max_pause_s=READY_LOOK_PAUSE_S)
+        await self.call(CheckReady(), timeout_s=timeout_s, max_pause_s=READY_POLL_PAUSE_S)
 
 
 async def every_item(read: Callable[[str | None], Awaitable[Page[T]]]) -> AsyncIterator[T]:

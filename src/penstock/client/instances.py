@@ -49,8 +49,8 @@ from penstock.wire.why import Why
 
 START_CHUNK_ITEMS = 200
 LIST_PART_ITEMS = 200
-FIRST_LOOK_PAUSE_S = 0.05
-MAX_LOOK_PAUSE_S = 1.0
+FIRST_POLL_PAUSE_S = 0.05
+MAX_POLL_PAUSE_S = 1.0
 MIN_LOOK_S = 1.0
 
 
@@ -286,7 +286,7 @@ class InstanceCalls(RepairCalls):
     async def wait_until_ended(
         self, instance_id: str, *, timeout_s: float | None = None, on_change: Callable[[Instance], None] | None = None
     ) -> Instance:
-        """Look at an instance again and again (at most once a second) until it has ended.
+        """Read an instance again and again (at most once a second) until it has ended.
 
         ``on_change`` is called with every state that differs from the one before, the first included.
 
@@ -297,7 +297,7 @@ class InstanceCalls(RepairCalls):
                 a second at least.
         """
         deadline = anyio.current_time() + (math.inf if timeout_s is None else timeout_s)
-        pause_s = FIRST_LOOK_PAUSE_S
+        pause_s = FIRST_POLL_PAUSE_S
         seen: Instance | None = None
         while True:
             left_s = max(MIN_LOOK_S, deadline - anyio.current_time())
@@ -310,7 +310,7 @@ class InstanceCalls(RepairCalls):
             if anyio.current_time() + pause_s > deadline:
                 raise TimedOut(f"instance {instance_id} is still {instance.status} after {timeout_s:g} s")
             await anyio.sleep(pause_s)
-            pause_s = min(pause_s * 1.5, MAX_LOOK_PAUSE_S)
+            pause_s = min(pause_s * 1.5, MAX_POLL_PAUSE_S)
 
     async def complete_user_task(
         self,

@@ -29,7 +29,7 @@ from penstock.kernel.errors import Endless, ForeignAwait, Overrun
 
 WARN_AFTER_S = 1.0
 END_AFTER_S = 10.0
-LOOK_INTERVAL_S = 0.25
+POLL_INTERVAL_S = 0.25
 
 _MARK = "__penstock_mutes__"
 _TRIO = os.path.dirname(trio.__file__) + os.sep
@@ -223,7 +223,7 @@ class Watch:
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), ctypes.py_object(Overrun))
 
     def _look(self) -> None:
-        while not self._closed.wait(LOOK_INTERVAL_S):
+        while not self._closed.wait(POLL_INTERVAL_S):
             with self._lock:
                 began = self._began
                 if began is None:

@@ -16,10 +16,10 @@ from penstock.client.errors import ClientError
 if TYPE_CHECKING:
     from penstock.durable.backend import Runs
 
-LOOK_FIRST_S, LOOK_MAX_S = 0.05, 1.0
-LOOKS_PER_S = 10_000
+POLL_FIRST_S, POLL_MAX_S = 0.05, 1.0
+POLLS_PER_S = 10_000
 """Runs that are looked for in a second, at most about: who waits for more of them hears of their ends later."""
-LOOK_MAX_RUNS = 1_000
+POLL_MAX_RUNS = 1_000
 """One statement asks for so many."""
 UNSERVED_S = 2.0
 """A run that somebody waits for is looked at after so long, whether anybody serves it."""
@@ -75,7 +75,7 @@ class Heard:
         self.result: str | None = None  # JSON, of one that completed here
         self.waiters = 0
         self.is_listed = False  # among those that are looked for
-        self.pause_s = LOOK_FIRST_S  # before the next look
+        self.pause_s = POLL_FIRST_S  # before the next look
 
 
 class News:
@@ -107,7 +107,7 @@ class News:
         event = heard.event
         heard.waiters += 1
         if not heard.is_listed:
-            heard.is_listed, heard.pause_s = True, LOOK_FIRST_S
+            heard.is_listed, heard.pause_s = True, POLL_FIRST_S
             self._list(heard)
             self._listed.set()
         try:
@@ -129,7 +129,7 @@ class News:
                 due = self._take_due()
                 if due:
                     await self._look(due, find_ended)
-                await trio.sleep(LOOK_FIRST_S)
+                await trio.sleep(POLL_FIRST_S)
         finally:
             for heard in list(self._heard.values()):
                 heard.event.set()
@@ -143,12 +143,12 @@ class News:
         for id in ended:
             self.tell(id)
         for heard in due:
-            heard.pause_s = min(1.5 * heard.pause_s, LOOK_MAX_S)
+            heard.pause_s = min(1.5 * heard.pause_s, POLL_MAX_S)
             self._list(heard)
 
     def _list(self, heard: Heard) -> None:
         self._listed_count += 1
-        pause_s = max(heard.pause_s, len(self._looks) / LOOKS_PER_S)
+        pause_s = max(heard.pause_s, len(self._looks) / POLLS_PER_S)
         heapq.heappush(self._looks, (trio.current_time() + pause_s, self._listed_count, heard))
 
     def _take_due(self) -> list[Heard]:
@@ -156,12 +156,12 @@ class News:
         have been ended by force."""
         due: list[Heard] = []
         now = trio.current_time()
-        while self._looks and self._looks[0][0] <= now and len(due) < LOOK_MAX_RUNS:
+        while self._looks and self._looks[0][0] <= now and len(due) < POLL_MAX_RUNS:
             _, _, heard = heapq.heappop(self._looks)
             if not heard.waiters:
                 heard.is_listed = False
-            elif heard.id in self.leased and heard.pause_s < LOOK_MAX_S:
-                heard.pause_s = LOOK_MAX_S
+            elif heard.id in self.leased and heard.pause_s < POLL_MAX_S:
+                heard.pause_s = POLL_MAX_S
                 self._list(heard)
             else:
                 due.append(heard)

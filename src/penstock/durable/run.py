@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-LOOK_AGAIN_S = 1.0
+POLL_INTERVAL_S = 1.0
 REASON_MAX_CHARS = 4_096
 MESSAGE_NAME_MAX_CHARS = 256
 
@@ -106,7 +106,7 @@ class Run(Generic[R]):
             except Unavailable:
                 if trio.current_time() >= ends:
                     raise
-            await trio.sleep(LOOK_AGAIN_S)
+            await trio.sleep(POLL_INTERVAL_S)
 
     def _result(self, status: str, reason: str, variables: bytes) -> R:
         if status == "CANCELLED":
@@ -175,7 +175,7 @@ class Run(Generic[R]):
             found = (await runs.tree(self.instance_id)).get("view")
             if found is not None or ended or left_s <= 0:
                 return found
-            await trio.sleep(min(LOOK_AGAIN_S, left_s))
+            await trio.sleep(min(POLL_INTERVAL_S, left_s))
 
     @in_its_loop
     async def tree(self) -> dict[str, Any]:

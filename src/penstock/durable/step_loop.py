@@ -31,7 +31,7 @@ from penstock.kernel.operation import Outcome
 
 Backend = Literal["asyncio", "trio"]
 BACKENDS: Final = ("asyncio", "trio")
-LOOK_INTERVAL_S: Final = 0.5
+POLL_INTERVAL_S: Final = 0.5
 HELD_BACK_S: Final = 0.002
 """Calls into another loop wait so long at most for others to go with them."""
 BLOCKED_AFTER_S: Final = 1.0
@@ -252,7 +252,7 @@ class StepLoop(ABC):
     async def watch(self, is_used: Callable[[], bool]) -> NoReturn:
         """Log where the loop stands when a step blocks it. Run it in the app's loop."""
         while True:
-            await trio.sleep(LOOK_INTERVAL_S)
+            await trio.sleep(POLL_INTERVAL_S)
             if not is_used():
                 continue
             answered, asked_at = trio.Event(), trio.current_time()

@@ -54,7 +54,7 @@ from penstock.engine.requests.answers import AnswerMemory
 from penstock.engine.requests.hiding import Hiding
 from penstock.engine.requests.ids import IdSource
 from penstock.engine.requests.payload import PayloadLimits
-from penstock.engine.requests.read_pool import Looks
+from penstock.engine.requests.read_pool import ReadPool
 from penstock.engine.runs.children import Children
 from penstock.engine.runs.code import Code
 from penstock.engine.runs.journal import Journal
@@ -127,32 +127,32 @@ class Engine:
         self.journal = Journal(database, settings, metrics, self.polls, self.jobs, self.timers, self.events.mailed)
         self.runs = Runs(database, settings, self.definitions, self.journal)
         self.messages = Messages(database, settings, metrics, self.definitions, self.full_path, self.timers, self.ids)
-        self.looks = looks = Looks(database, replica)
+        self.read_pool = read_pool = ReadPool(database, replica)
         audit, polled, paths = settings.audit_log_enabled, not settings.through_kafka, (self.starts, self.full_path)
-        self.instances = Instances(database, looks, settings, self.definitions, *paths, self.runs, ends)
+        self.instances = Instances(database, read_pool, settings, self.definitions, *paths, self.runs, ends)
         self.tasks = Tasks(database, self.definitions, self.instances, self.full_path, self.runs, audit=audit)
         self.attempts, self.hiding = Attempts(database, settings), Hiding(settings.console_hide_variables)
         self.inbox, self.audit_trail = Inbox(database, self.definitions, self.hiding, audit=audit), AuditTrail(database)
         self.repair = Repair(database, settings, self.limits, self.instances, self.full_path, self.hiding)
         self.migrations = Migrations(database, settings, self.definitions, self.full_path, self.polls, self.timers)
-        self.definition_use = DefinitionUse(self.looks, self.definitions, self.instances)
-        self.impact = Impact(looks, self.definitions, self.definition_use, self.instances, self.migrations)
+        self.definition_use = DefinitionUse(self.read_pool, self.definitions, self.instances)
+        self.impact = Impact(read_pool, self.definitions, self.definition_use, self.instances, self.migrations)
         self.drafts = Drafts(database, self.definitions, self.instances, self.limits, self.hiding, polled=polled)
         self.simulations = Simulations(self.definitions, self.limits, settings)
-        self.open_work = OpenWork(database, looks, self.definitions, self.jobs, self.polls, audit=audit)
+        self.open_work = OpenWork(database, read_pool, self.definitions, self.jobs, self.polls, audit=audit)
         self.code = Code(database, settings, self.definitions, self.instances, self.polls, self.jobs, self.ids)
         self.children = Children(database, settings, self.code, self.instances, self.journal, self.timers)
-        self.diagnosis = Diagnosis(self.looks, self.definitions, queues, polled=polled)
+        self.diagnosis = Diagnosis(self.read_pool, self.definitions, queues, polled=polled)
         kept = self.polls.activity, queues, settings.retention_days, Origins(database, self.code, engine_number)
-        self.overview = Overview(looks, self.definitions, *kept, Acknowledgements(database, settings))
-        self.watch, self.failures = Watch(database, self.overview), Failures(database, looks, self.definitions)
+        self.overview = Overview(read_pool, self.definitions, *kept, Acknowledgements(database, settings))
+        self.watch, self.failures = Watch(database, self.overview), Failures(database, read_pool, self.definitions)
         self.firings = Firings(database, settings, metrics, self.definitions, self.ids, self.transactions)
         fired = self.definitions, self.firings, self.instances
         self.schedules = Schedules(database, self.limits, *fired, self.quarantine, audit=audit)
         self.bulk, self.batches = self._bulk(engine_number), Batches(database, settings, metrics, self.instances)
         _watch(self.batchers(), metrics)
         self._folding, self._looking = set[int](), trio.Lock()
-        self._stopping, self._looks_begun, self._look_answered = False, 0, 0
+        self._stopping, self._scans_begun, self._scan_answered = False, 0, 0
 
     def _bulk(self, engine_number: int) -> Bulk:
         acts = Acts(self.instances, self.tasks, self.repair, self.migrations)
@@ -190,7 +190,7 @@ class Engine:
             self.polls.claims,
             self.polls.releases,
             self.jobs.beats,
-            self.jobs.looks,
+            self.jobs.lookups,
             self.messages.commit_queue,
             *self.journal.batchers(),
         ]
@@ -203,15 +203,15 @@ class Engine:
             age_s = _batch_age_s(batcher)
             if age_s > self.settings.batch_stuck_seconds:
                 raise Unavailable(f"a batch of {batcher.name} calls has been under way for {age_s:.0f} s")
-        asked = self._looks_begun
+        asked = self._scans_begun
         async with self._looking:  # anybody may ask: one look that began later answers all who wait for it
-            if self._look_answered <= asked:
-                self._looks_begun = look = self._looks_begun + 1
+            if self._scan_answered <= asked:
+                self._scans_begun = look = self._scans_begun + 1
                 try:
                     await self.database.fetch("now")
                 except DatabaseError as error:
                     raise Unavailable("the database does not answer") from error
-                self._look_answered = look
+                self._scan_answered = look
 
     def drain(self) -> None:
         """Not ready any more; parked polls are answered now, new ones at once. Everything else goes on."""

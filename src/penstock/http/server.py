@@ -30,7 +30,7 @@ EXPIRED_PER_TURN = 20
 """Connections whose time is over that are ended in one turn of the loop: 4 ms. Of 10,000 it comes at once."""
 CLOSED_PER_TURN = 20
 """Connections that are closed in one turn: 3,000 clients that left together took three turns of 0.1 s."""
-LOOKS_PER_TURN = 16
+POLLS_PER_TURN = 16
 """At what has come, as long as most of it are clients that left: 1,000 of them in 2 ms."""
 
 log = get_logger(__name__)
@@ -98,7 +98,7 @@ class HttpServer:
             background.start_soon(self._calls.run)
             background.start_soon(self._door.run)
             if HAVE_EPOLL:
-                self._poller = Poller(LOOKS_PER_TURN if self._tls is None else 1)
+                self._poller = Poller(POLLS_PER_TURN if self._tls is None else 1)
                 background.start_soon(self._poller.run)
             async with trio.open_nursery() as connections, trio.open_nursery() as accepting:
 

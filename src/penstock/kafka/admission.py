@@ -50,22 +50,22 @@ class Admission:
         started, keys_max = trio.current_time(), self._settings.flow_keys_per_claim
         wanted, deadline_s = self._settings.outbox_batch_size, self._settings.dispatch_timeout_seconds
         cursor, after = self._fairness_order.cursor(name), self._fairness_order.after(name)
-        look, count = await store.admit(connection, job_type, wanted, cursor, keys_max, deadline_s, after)
+        scan, count = await store.admit(connection, job_type, wanted, cursor, keys_max, deadline_s, after)
         self._fairness_order.note(
             name,
-            cursor=look.cursor,
+            cursor=scan.cursor,
             found=count,
-            more=look.more(keys_max),
-            retry_s=look.retry_s,
+            more=scan.more(keys_max),
+            retry_s=scan.retry_s,
             took_s=trio.current_time() - started,
-            ended_at=look.ended_at,
+            ended_at=scan.ended_at,
         )
         left = wanted - count
-        keys = self._fairness_order.take_hints(name, keys_max) if left > 0 and look.visited >= keys_max else []
+        keys = self._fairness_order.take_hints(name, keys_max) if left > 0 and scan.visited >= keys_max else []
         if not keys:
             return count
-        look, hinted = await store.admit_hinted(connection, job_type, left, keys, deadline_s)
-        self._fairness_order.keep(name, look.unserved(keys))
+        scan, hinted = await store.admit_hinted(connection, job_type, left, keys, deadline_s)
+        self._fairness_order.keep(name, scan.unserved(keys))
         if hinted:
             self._fairness_order.open((name,))
         return count + hinted

@@ -66,7 +66,7 @@ from penstock.store.rows.outbox import Outgoing, Published
 
 LOOK_INTERVAL_S: Final = 1.0
 """Time between two looks at everything: covers hints that were lost, rows that waited aside, and late commits."""
-LOOK_SHARE: Final = 20
+SCAN_SHARE: Final = 20
 """Such a look may take a twentieth of the time."""
 LOW_WATER_MARGIN_IDS: Final = 50_000
 """Ids that transactions under way may have drawn: batches of some engines, with all that draws from the sequence."""
@@ -77,7 +77,7 @@ RETRY_MAX_ROWS: Final = 20
 BATCH_BYTES_TARGET: Final = 16 * 2**20
 LOG_INTERVAL_S: Final = 30.0
 
-NOTHING: Final = store.Look([], {}, {})
+NOTHING: Final = store.OutboxScan([], {}, {})
 
 log = get_logger(__name__)
 _limited = RateLimitedLog(log, interval_seconds=LOG_INTERVAL_S)
@@ -101,7 +101,7 @@ class Relay:
         self._admission = Admission(engine)
         self._portion: Portion[int] = Portion(engine.quarantine, "relay", engine.settings.outbox_batch_size)
         self._published: list[Published] = []  # acked, not deleted yet
-        self._look_at = 0.0
+        self._scan = 0.0
         self._row_bytes = 1.0  # of the last batch, on average
         self._wake = trio.Event()
         self._retry_wake = trio.Event()
@@ -116,7 +116,7 @@ class Relay:
         found = [known.get(name) for name in job_types]
         self._inline.update((id, None) for id in found if id is not None)
         if not found or None in found:
-            self._look_at = 0.0
+            self._scan = 0.0
         self._wake.set()
 
     def wake_for(self, job_type: str) -> None:
@@ -134,7 +134,7 @@ class Relay:
             self._idle.set()
             await trio.sleep_forever()
         elif not await self.run_once() and not self._next_types(1):
-            with trio.move_on_at(min(self._look_at, self._admission.next_at())):
+            with trio.move_on_at(min(self._scan, self._admission.next_at())):
                 await self._wake.wait()
             self._wake = trio.Event()
 
@@ -164,23 +164,23 @@ class Relay:
         async with self._database.connection(ahead=True) as connection:
             self._put_back(await self._admission.run_once(connection))
             started = trio.current_time()
-            if started < self._look_at:
-                look, records = await self._take_next(connection)
+            if started < self._scan:
+                scan, records = await self._take_next(connection)
             else:
-                self._look_at = float("inf")
+                self._scan = float("inf")
                 try:
                     self._low_water_marks.clear()
                     self._put_back(await store.types_with_rows(connection))
-                    look, records = await self._take_next(connection)
+                    scan, records = await self._take_next(connection)
                 finally:
                     now = trio.current_time()  # a hint that came meanwhile asks for another look at once
-                    self._look_at = min(self._look_at, now + max(LOOK_INTERVAL_S, LOOK_SHARE * (now - started)))
-        if look.held and not records:
+                    self._scan = min(self._scan, now + max(LOOK_INTERVAL_S, SCAN_SHARE * (now - started)))
+        if scan.held and not records:
             await trio.sleep(LOCKED_RETRY_S)
-        self._published += await self._publish(look.outgoing, records)
-        return sum(look.looked.values())
+        self._published += await self._publish(scan.outgoing, records)
+        return sum(scan.scanned.values())
 
-    async def _take_next(self, connection: TrioConnection) -> tuple[store.Look, list[Record | Result]]:
+    async def _take_next(self, connection: TrioConnection) -> tuple[store.OutboxScan, list[Record | Result]]:
         """Take from the job types whose turn it is; those that may have more keep their place in the line."""
         limit = self._limit()
         types = self._next_types(limit)
@@ -192,7 +192,7 @@ class Relay:
             del self._inline[job_type]
         per_type = max(1, limit // len(types))
         try:
-            look, records = await self._take(
+            scan, records = await self._take(
                 connection, {id: self._low_water_marks.get(id, 0) for id in types}, per_type, self._published
             )
         except DatabaseError as error:
@@ -204,12 +204,12 @@ class Relay:
             raise
         self._portion.grow()
         self._published.clear()
-        self._put_back(id for id, count in look.looked.items() if count >= per_type or id in look.held)
-        for row in look.outgoing:
+        self._put_back(id for id, count in scan.scanned.items() if count >= per_type or id in scan.held)
+        for row in scan.outgoing:
             self._low_water_marks[row.job_type] = row.id - LOW_WATER_MARGIN_IDS
-        for job_type in look.held:
+        for job_type in scan.held:
             self._low_water_marks.pop(job_type, None)
-        return look, records
+        return scan, records
 
     async def _take_less(self, connection: TrioConnection, job_type: int, floor: int, error: DatabaseError) -> None:
         """The database refused what was taken: it is halved, and a row that is refused alone waits aside."""
@@ -227,15 +227,15 @@ class Relay:
         due, per_type = due[: self._portion.rows], min(RETRY_MAX_ROWS, self._portion.rows)
         async with self._database.connection(ahead=True) as connection:
             try:
-                look, records = await self._take(connection, dict.fromkeys(due, 0), per_type, ())
+                scan, records = await self._take(connection, dict.fromkeys(due, 0), per_type, ())
             except DatabaseError as error:
                 await self._take_less(connection, due[0], 0, error)
                 return 0
             self._portion.grow()
         for job_type in due:
-            if job_type not in look.looked:
+            if job_type not in scan.scanned:
                 self._recovered(job_type)
-        published = await self._publish(look.outgoing, records)
+        published = await self._publish(scan.outgoing, records)
         if published:
             async with self._database.connection(ahead=True) as connection:
                 await store.delete_published(connection, published, audit=self._settings.audit_log_enabled)
@@ -253,9 +253,9 @@ class Relay:
         low_water_marks: Mapping[int, int],
         per_type: int,
         published: Sequence[Published],
-    ) -> tuple[store.Look, list[Record | Result]]:
+    ) -> tuple[store.OutboxScan, list[Record | Result]]:
         with self._metrics.db_transaction_seconds["dispatch"].time():
-            look = await store.take(
+            scan = await store.take(
                 connection,
                 low_water_marks,
                 per_type,
@@ -264,15 +264,15 @@ class Relay:
                 published,
                 audit=self._settings.audit_log_enabled,
             )
-        if look.outgoing:
-            self._row_bytes = sum(len(row.variables or "") for row in look.outgoing) / len(look.outgoing)
+        if scan.outgoing:
+            self._row_bytes = sum(len(row.variables or "") for row in scan.outgoing) / len(scan.outgoing)
         notes: list[Given | None] = []
         traces: dict[int, str] = {}
-        if self._engine.traces is not None and look.outgoing:
-            traces = await self._engine.traces.of(connection, [row.instance for row in look.outgoing])
-        records = [await self._record(connection, row, traces.get(row.instance), notes) for row in look.outgoing]
+        if self._engine.traces is not None and scan.outgoing:
+            traces = await self._engine.traces.of(connection, [row.instance for row in scan.outgoing])
+        records = [await self._record(connection, row, traces.get(row.instance), notes) for row in scan.outgoing]
         await self._recorder.keep(connection, notes)
-        return look, records
+        return scan, records
 
     async def _record(
         self, connection: TrioConnection, row: Outgoing, trace: str | None, notes: list[Given | None]

@@ -16,7 +16,7 @@ from typing import Final
 import trio
 
 HAVE_EPOLL: Final = hasattr(select, "epoll")
-EVENTS_PER_LOOK: Final = 64
+EVENTS_PER_POLL: Final = 64
 """Sockets that are read in one turn of the loop."""
 RECEIVE_BYTES: Final = 64 * 1024
 
@@ -47,10 +47,10 @@ def has_input(sock: socket.socket | trio.socket.SocketType) -> bool:
 class Poller:
     """For one `run` only."""
 
-    def __init__(self, looks_per_turn: int = 1) -> None:
+    def __init__(self, polls_per_turn: int = 1) -> None:
         """As many looks one after the other, as long as most of what is found are clients that left: who asks may stand
         behind thousands of them. For listeners that only note it."""
-        self._looks_per_turn = looks_per_turn
+        self._polls_per_turn = polls_per_turn
         self._epoll = select.epoll()
         self._listeners: dict[int, Listener] = {}
         self.now = 0.0
@@ -87,16 +87,16 @@ class Poller:
         if self._epoll.closed:
             return
         self.now = trio.current_time()
-        left = EVENTS_PER_LOOK
-        for _ in range(self._looks_per_turn):
-            found = self._epoll.poll(0, EVENTS_PER_LOOK)
+        left = EVENTS_PER_POLL
+        for _ in range(self._polls_per_turn):
+            found = self._epoll.poll(0, EVENTS_PER_POLL)
             for fd, events in found:
                 hung_up = events & ~select.EPOLLIN != 0
                 left -= not hung_up
                 listener = self._listeners.get(fd)
                 if listener is not None:
                     listener(hung_up)
-            if len(found) < EVENTS_PER_LOOK or left <= EVENTS_PER_LOOK // 2:
+            if len(found) < EVENTS_PER_POLL or left <= EVENTS_PER_POLL // 2:
                 return
 
 

@@ -55,7 +55,7 @@ CROWD_CONNECTIONS = 64
 which costs a tenth of what serving them does."""
 OTHERS_EVERY = 4
 """Of so many turns one goes to a host of whom somebody is served, though others wait: ever new hosts shut none out."""
-HELD_LOOK_S = 0.5
+HELD_POLL_S = 0.5
 HELD_BEGUN_S = 1.0
 """Who has sent a part of a request so long ago is served in its turn: its body may be on its way for longer."""
 BEGUN_PER_TURN = 16
@@ -318,7 +318,7 @@ class Door:
                 nursery.start_soon(self._close_gone)
                 nursery.start_soon(self._begin_ready)
                 while True:
-                    await trio.sleep(HELD_LOOK_S)
+                    await trio.sleep(HELD_POLL_S)
                     await self._look_after_held()
         finally:
             self.close()

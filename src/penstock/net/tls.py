@@ -17,7 +17,7 @@ from penstock.log.log import get_logger
 from penstock.loop.poller import PlainStream, has_input
 from penstock.net.accept import Guest
 
-LOOK_AGAIN_S = 5.0
+POLL_INTERVAL_S = 5.0
 """Between two looks at the files; renewed certificates overlap by days."""
 
 log = get_logger("penstock.tls")

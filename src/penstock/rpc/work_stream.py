@@ -37,7 +37,7 @@ RESULTS_MAX_COUNT: Final = 4_000
 MESSAGE_MAX_JOBS: Final = 1_000
 MESSAGE_MAX_BYTES: Final = 1024 * 1024
 """Of the variables in one message; gRPC clients take 4 MiB by default."""
-LOSS_LOOK_INTERVAL_S: Final = 1.0
+LOSS_POLL_INTERVAL_S: Final = 1.0
 DRAIN_RESULTS_S: Final = 5.0
 """How long a draining engine takes results of jobs that were pushed before; then they go back to the queue."""
 
@@ -251,8 +251,8 @@ class WorkStream:
         """Tell of jobs that the worker lost, within about a second: those whose lease this engine does not know. What
         was cancelled through an engine that says so is told at once."""
         while True:
-            look_at = trio.current_time() + LOSS_LOOK_INTERVAL_S
-            if not await self._jobs.wait_told(LOSS_LOOK_INTERVAL_S):
+            look_at = trio.current_time() + LOSS_POLL_INTERVAL_S
+            if not await self._jobs.wait_told(LOSS_POLL_INTERVAL_S):
                 await trio.sleep_until(look_at)
             try:
                 lost = await self._jobs.find_lost()

@@ -18,7 +18,7 @@ from penstock.access.roles import read_grant
 from penstock.access.tokens import TOKENS_MAX_COUNT, KnownToken
 from penstock.errors import BadRequest
 from penstock.log.log import get_logger
-from penstock.net.tls import LOOK_AGAIN_S, Tls
+from penstock.net.tls import POLL_INTERVAL_S, Tls
 from penstock.settings import HttpServer, Settings, is_loopback
 from penstock.store.db.connection import TrioConnection
 from penstock.store.rows import api_tokens as store
@@ -113,7 +113,7 @@ class ListenerTls:
 
     async def refresh_step(self) -> None:
         """One round of the service loop: files that have changed are read again."""
-        await trio.sleep(LOOK_AGAIN_S)
+        await trio.sleep(POLL_INTERVAL_S)
         for tls in (self.rest, self.metrics, self.grpc):
             if tls is not None:
                 tls.refresh()

@@ -23,7 +23,7 @@ PAUSE_FACTOR: Final = 2_000
 """So much more time than the last look took: 100 ms in 200 s."""
 CROWD_BYTES: Final = 64 * 1024 * 1024
 """More memory than after the last look: most likely a crowd of connections. A look would take long, and is put off."""
-GROWTH_BEFORE_LOOK_BYTES: Final = 512 * 1024 * 1024
+GROWTH_BEFORE_SCAN_BYTES: Final = 512 * 1024 * 1024
 """More than after the last look may be garbage: then it is not put off."""
 
 _MEMORY_FILE: Final = Path("/proc/self/statm")
@@ -53,9 +53,9 @@ class Collector:
 
     def start(self) -> None:
         """Set aside what there is, and from now on what is there after each full collection."""
-        self._begin_look()
+        self._begin_scan()
         gc.collect()
-        self._end_look()
+        self._end_scan()
         gc.set_threshold(*self._thresholds[:2], FULL_COLLECTION_EVERY)
         gc.callbacks.append(self._heard)
 
@@ -70,24 +70,24 @@ class Collector:
             return
         if phase == "start":
             if self._is_due():
-                self._begin_look()
+                self._begin_scan()
         elif self._began is None:
             gc.freeze()
         else:
-            self._end_look()
+            self._end_scan()
 
     def _is_due(self) -> bool:
         grown_bytes = self._memory_bytes() - self._used_bytes
-        if grown_bytes >= GROWTH_BEFORE_LOOK_BYTES:
+        if grown_bytes >= GROWTH_BEFORE_SCAN_BYTES:
             return True
         pause_s = max(PAUSE_SECONDS, PAUSE_FACTOR * self._took_s)
         return grown_bytes < CROWD_BYTES and self._clock() - self._looked_at >= pause_s
 
-    def _begin_look(self) -> None:
+    def _begin_scan(self) -> None:
         gc.unfreeze()
         self._began = self._clock()
 
-    def _end_look(self) -> None:
+    def _end_scan(self) -> None:
         assert self._began is not None
         self._looked_at = self._clock()
         self._took_s, self._began = self._looked_at - self._began, None

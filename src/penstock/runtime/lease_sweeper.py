@@ -112,9 +112,9 @@ class LeaseSweeper:
             book.put_back(lease)
         settled = {(row.token, row.seq) for row in rows} | {(lease.token, lease.seq) for lease in bad}
         for lease in due:
-            if (lease.token, lease.seq) not in settled and lease.looks < LOOKS_MAX:
-                lease.looks += 1
-                lease.ends_at = now + 2 * TICK_S * lease.looks
+            if (lease.token, lease.seq) not in settled and lease.lookups < LOOKS_MAX:
+                lease.lookups += 1
+                lease.ends_at = now + 2 * TICK_S * lease.lookups
                 book.put_back(lease)
         await leases.dead_letter(rows)
         return len(rows)

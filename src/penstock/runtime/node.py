@@ -263,7 +263,7 @@ class Node:
     ) -> list[str]:
         """The loops around the engine; their names."""
         if not self._works:  # its number has to stay its own, and others hear of what it starts
-            engine.timers.leave_looks_to_others()
+            engine.timers.leave_scans_to_others()
             return await self._supervise(supervisor, {"membership": membership.look, "notifier": membership.send})
         sweeper = LeaseSweeper(engine)
         engine.events.engine_lost.listen(sweeper.scan_soon)
@@ -282,14 +282,14 @@ class Node:
             await engine.timers.wait_due()
             await engine.timers.fire_once()
 
-        async def look_at_schedules() -> None:
+        async def scan_schedules() -> None:
             await engine.schedules.wait_due()
             await engine.schedules.fire_once()
 
         steps: dict[str, Callable[[], Awaitable[object]]] = {
             "ready probe": probe,
             "timers": fire,
-            "schedules": look_at_schedules,
+            "schedules": scan_schedules,
             "lease sweeper": sweeper.step,
             "listener": membership.listen,
             "membership": membership.look,

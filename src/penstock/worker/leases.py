@@ -20,7 +20,7 @@ from penstock.worker.transport import WorkTransport, outcome_of_each
 MAX_HEARTBEATS_PER_CALL = 500
 HEARTBEATS_PER_LEASE = 3
 # How often due heartbeats are looked for: the finer, the more calls; the coarser, the earlier each goes out.
-LOOKS_PER_LEASE = 12
+POLLS_PER_LEASE = 12
 
 _STOP_REASONS = {
     "cancelled": StopReason.CANCELLED,
@@ -70,7 +70,7 @@ class LeaseKeeper:
 
     async def run(self) -> None:
         """Send heartbeats until cancelled. Asleep while nothing is held."""
-        look_s = self._lease_s / LOOKS_PER_LEASE
+        look_s = self._lease_s / POLLS_PER_LEASE
         while True:
             if not self._held:
                 self._some = anyio.Event()
@@ -95,7 +95,7 @@ class LeaseKeeper:
 
     async def run_once(self, now: float) -> int:
         """Send the heartbeats that are due before the next look; how many those were."""
-        left_s = self._lease_s * (1 - 1 / HEARTBEATS_PER_LEASE) + self._lease_s / LOOKS_PER_LEASE
+        left_s = self._lease_s * (1 - 1 / HEARTBEATS_PER_LEASE) + self._lease_s / POLLS_PER_LEASE
         due = [held for held in self._held.values() if held.lease_ends_at <= now + left_s]
         for first in range(0, len(due), MAX_HEARTBEATS_PER_CALL):
             await self._beat(due[first : first + MAX_HEARTBEATS_PER_CALL])

@@ -20,7 +20,7 @@ BUFFER_MAX: Final = 1_000
 """Times that wait until the open run has ended."""
 RUNS_MAX: Final = 100
 """Times that were missed are recorded one by one up to here at a look; more are counted."""
-WAITING_LOOK_S: Final = 10.0
+WAITING_SCAN_S: Final = 10.0
 """How often a schedule is looked at in which something waits for the end of a run. As a rule it hears of it before."""
 ON_TIME_S: Final = 10.0
 """A time that is looked at so long after it was due is no late one."""
@@ -101,7 +101,7 @@ class Rules(NamedTuple):
     window_s: float
 
 
-class _Look:
+class _ScheduleScan:
     """One look at one schedule."""
 
     def __init__(self, rules: Rules, schedule_state: ScheduleState, now: datetime, starts_max: int) -> None:
@@ -131,18 +131,18 @@ class _Look:
             self.buffered,
             self.done_until,
             self.backfill,
-            self._next_look(again),
+            self._next_scan(again),
             self.passed,
         )
 
-    def _next_look(self, again: bool) -> datetime | None:
+    def _next_scan(self, again: bool) -> datetime | None:
         if again:
             return self.now
         upcoming = None if self.schedule_state.paused else self.rules.times.next(self.done_until)
         due_at = None if upcoming is None else self.rules.times.due_at(self.rules.name, upcoming)
         if self.backfill is None and (self.schedule_state.paused or not self.buffered):
             return due_at
-        look_at = self.now + timedelta(seconds=WAITING_LOOK_S)
+        look_at = self.now + timedelta(seconds=WAITING_SCAN_S)
         return look_at if due_at is None else min(due_at, look_at)
 
     # -- times that are due
@@ -255,4 +255,4 @@ class _Look:
 
 def decide(rules: Rules, schedule_state: ScheduleState, now: datetime, starts_max: int) -> Decision:
     """What a look at a schedule does; it starts so many at most. What is started is open from then on."""
-    return _Look(rules, schedule_state, now, starts_max).decide()
+    return _ScheduleScan(rules, schedule_state, now, starts_max).decide()

@@ -26,13 +26,13 @@ from penstock.store.rows.timers import NextTimer, Timer
 
 DUE_MAX = 500
 """Timers taken at a look."""
-LOOK_INTERVAL_MAX_S = 5.0
+SCAN_INTERVAL_MAX_S = 5.0
 """So long at most between two looks: covers a lost wake-up from another engine."""
 RETRY_FIRST_S, RETRY_MAX_S = 5.0, 300.0
 """Pauses before a timer that was refused is tried again; the first one also where its instance is held by somebody."""
 LINES_LOCKED_S = 0.5
 """So long after somebody held the key of a throttled start the next look tries again."""
-LINES_LOOKS_MAX = 20
+LINES_SCANS_MAX = 20
 """So often a look asks for what is due, each time for `DUE_MAX`, while throttled starts come late."""
 SERVICE = "timers"
 REFUSED_MAX = 10_000
@@ -74,11 +74,11 @@ class Timers:
         self._refused: dict[Timer, _Refused] = {}
         self._failed: set[Timer] = set()  # not counted in their rows yet
         self._armed = armed
-        self._looks = True
+        self._read_pool = True
 
-    def leave_looks_to_others(self) -> None:
+    def leave_scans_to_others(self) -> None:
         """This engine fires nothing: whatever it arms is told to the others."""
-        self._looks = False
+        self._read_pool = False
 
     def on_armed(self, fire_at: datetime, now: datetime) -> None:
         """A transaction armed a timer; ``now`` is the database's time in it."""
@@ -86,7 +86,7 @@ class Timers:
 
     def on_due_in(self, seconds: float) -> None:
         """A transaction armed a timer that is due in so many seconds."""
-        if self._bring_forward(seconds) or not self._looks:
+        if self._bring_forward(seconds) or not self._read_pool:
             self._armed(seconds)
 
     def hint(self, seconds: float) -> None:
@@ -112,7 +112,7 @@ class Timers:
 
     async def fire_once(self) -> int:
         """Fire what is due. How many fired here."""
-        self._next_at = trio.current_time() + LOOK_INTERVAL_MAX_S
+        self._next_at = trio.current_time() + SCAN_INTERVAL_MAX_S
         limit = DUE_MAX + len(self._refused)
         async with self._database.connection(ahead=True) as connection:
             await self._count_failures(connection)
@@ -160,7 +160,7 @@ class Timers:
         behind the other. Those of a key that somebody holds, as a start whose engine hangs does, are left out. Where
         too many come late for one look, the next one goes on at once, and the other timers are found meanwhile."""
         held_up, put_off_any = set[Line](), False
-        for _ in range(LINES_LOOKS_MAX):
+        for _ in range(LINES_SCANS_MAX):
             found = await store.due(connection, limit, without=held_up)
             waiting = [(timer.key[:2], timer.line) for timer in found if timer.line is not None and timer.left_s <= 0]
             if not waiting:

@@ -57,7 +57,7 @@ REPEATS_MAX = 20
 """A batch rolled back this often in a row for the sake of others is halved instead."""
 HANGING_S: Final = 2.0
 """A batch that takes so long holds up those behind it: their deadlines are looked at beside it."""
-LATE_LOOK_S: Final = 0.5
+LATE_SCAN_S: Final = 0.5
 RETRY_FIRST_S, RETRY_MAX_S = 0.02, 0.5
 """Pauses between two tries while the database is away."""
 NEEDED_BY_ALL: Final = ("token", "instance", "ready", "history")
@@ -171,7 +171,7 @@ class GroupCommitQueue(Batcher[I]):
     async def _refuse_late(self) -> None:
         while True:
             await self._wait_begun()
-            await trio.sleep(LATE_LOOK_S)
+            await trio.sleep(LATE_SCAN_S)
             late = self._take_late(trio.current_time() - HANGING_S)
             if late and self._away_at < self.begun_at:
                 self._late.inc(_refuse_overdue(late, LATE_REASON))

@@ -55,7 +55,7 @@ ENDS_AT_ONCE: Final = 1_000
 IDLE_S: Final = 5.0
 LOOK_MIN_S: Final = 0.2
 """Between two looks whether all have ended: a tenth of the batch's age, but so long at least."""
-WAIT_LOOK_S: Final = 0.2
+WAIT_POLL_S: Final = 0.2
 WAITING_MAX: Final = 1_000
 """Calls that wait for the end of batches at once in one engine."""
 CANCEL_WAIT_S: Final = 5.0
@@ -241,7 +241,7 @@ class Batches:
                         return
                 left_s = max(0.0, deadline - trio.current_time())
                 if instance is None:
-                    await trio.sleep(min(WAIT_LOOK_S, left_s))
+                    await trio.sleep(min(WAIT_POLL_S, left_s))
                 else:
                     await self._instances.ends.wait(instance, left_s)
         finally:
@@ -282,7 +282,7 @@ class Batches:
         elif work.cancelled is None and work.begun < work.total:
             await self._start_next(work)
         else:
-            await self._settle(work, looks=True)
+            await self._settle(work, read_pool=True)
 
     async def _start_next(self, work: BatchWork) -> None:
         async with self._database.connection() as connection:
@@ -345,16 +345,16 @@ class Batches:
         async with self._database.connection() as connection:
             await store.record_cancelled(connection, work.id, min(since + CANCELS_AT_ONCE, work.total))
 
-    async def _settle(self, work: BatchWork, *, looks: bool = False) -> int | None:
-        """End a batch of which all have ended; else an instance that is open. With ``looks`` the next look is set."""
-        within = (LOOK_MIN_S, self._settings.start_batch_look_max_seconds) if looks else None
+    async def _settle(self, work: BatchWork, *, read_pool: bool = False) -> int | None:
+        """End a batch of which all have ended; else an instance that is open. With ``read_pool`` the next look is set."""
+        within = (LOOK_MIN_S, self._settings.start_batch_look_max_seconds) if read_pool else None
         async with self._database.connection() as connection:
             since = work.ended
             while since < work.total:
                 found = await store.first_open(connection, work.id, since, ENDS_AT_ONCE)
                 if found is not None:
                     place, instance = found
-                    if looks or place > work.ended:
+                    if read_pool or place > work.ended:
                         await store.record_ended(connection, work.id, place, within)
                     return instance
                 since += ENDS_AT_ONCE

@@ -16,7 +16,7 @@ from penstock.engine.instances.instance_filter import InstanceFilter
 from penstock.engine.instances.instances import Instances
 from penstock.engine.requests import ids
 from penstock.engine.requests.paging import read_numbers, slice_limit
-from penstock.engine.requests.read_pool import Looks
+from penstock.engine.requests.read_pool import ReadPool
 from penstock.errors import NotFound
 from penstock.loop.offload import run_sized
 from penstock.store.db.connection import TrioConnection
@@ -124,8 +124,8 @@ class Counted(NamedTuple):
 class DefinitionUse:
     """Looks for people."""
 
-    def __init__(self, looks: Looks, definitions: Definitions, instances: Instances) -> None:
-        self._looks = looks
+    def __init__(self, read_pool: ReadPool, definitions: Definitions, instances: Instances) -> None:
+        self._read_pool = read_pool
         self._instances = instances
         self._definitions = definitions
         self._counted: Counted | None = None
@@ -135,7 +135,7 @@ class DefinitionUse:
         """Newest first. Raises NotFound, BadRequest."""
         limit = slice_limit(limit)
         below = read_numbers(cursor, digits=9)[0] if cursor else 2**31 - 1
-        async with self._looks.connection() as connection:
+        async with self._read_pool.connection() as connection:
             rows = await store.versions(connection, id, below, limit + 1)
             counted = self._counted if self._is_counted() else None
             keys = await store.keys_by_version(connection, id) if counted is not None else {}
@@ -148,7 +148,7 @@ class DefinitionUse:
         """Of the definitions of a list, and as that is paged. Raises Unavailable."""
         listed = await self._definitions.list_slice(keyword, cursor, limit)
         since = ids.first_instance(datetime.now(UTC) - RECENT)
-        async with self._looks.connection() as connection:
+        async with self._read_pool.connection() as connection:
             counted = await self.count(connection)
             found = await store.recent(
                 connection, [one.id for one in listed.items], since, most=RECENT_MAX, versions=COUNTED_VERSIONS_MAX
@@ -170,7 +170,7 @@ class DefinitionUse:
     async def counts(self, id: str, cursor: str | None, limit: int) -> Page[VersionCounts]:
         """Instances of each version by status, newest version first. Raises NotFound, BadRequest, Unavailable."""
         below = read_numbers(cursor, digits=9)[0] if cursor else 2**31 - 1
-        async with self._looks.connection() as connection:
+        async with self._read_pool.connection() as connection:
             keys = await store.keys_by_version(connection, id)
             if not keys:
                 raise Definitions.unknown(id, 0)
@@ -191,7 +191,7 @@ class DefinitionUse:
 
     async def tokens(self, id: str, version: int) -> TokensView:
         """Of a version, 0 for the latest; as they stood within the last minute. Raises NotFound, Unavailable."""
-        async with self._looks.connection() as connection:
+        async with self._read_pool.connection() as connection:
             loaded = await self._definitions.find(connection, id, version)
             if loaded is None:
                 raise Definitions.unknown(id, version)
@@ -213,7 +213,7 @@ class DefinitionUse:
         Unavailable."""
         found = await self._instances.find_slice(InstanceFilter(definition_id=id), None, VARIABLES_OF)
         if not found.items:
-            async with self._looks.connection() as connection:
+            async with self._read_pool.connection() as connection:
                 if await self._definitions.find(connection, id, 0) is None:
                     raise Definitions.unknown(id, 0)
         seen: defaultdict[str, list[str]] = defaultdict(list)

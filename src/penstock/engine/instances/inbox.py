@@ -231,7 +231,7 @@ class Inbox:
             if len(found) > limit:
                 return found[:limit], found[limit - 1].seq, True
             after = looked.last
-            if looked.looked < store.LOOK_ROWS:
+            if looked.looked < store.SCAN_ROWS:
                 break
             if trio.current_time() >= until:
                 return found, after, True

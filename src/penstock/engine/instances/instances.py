@@ -45,7 +45,7 @@ from penstock.engine.requests.paging import (
     slice_limit,
 )
 from penstock.engine.requests.payload import EMPTY_OBJECT, check_text
-from penstock.engine.requests.read_pool import Looks
+from penstock.engine.requests.read_pool import ReadPool
 from penstock.engine.starts.start_item import StartItem
 from penstock.engine.starts.starts import Starts
 from penstock.errors import BadRequest, NotFound, Overloaded, PenstockError
@@ -91,7 +91,7 @@ class Instances:
     def __init__(
         self,
         database: Database,
-        looks: Looks,
+        read_pool: ReadPool,
         settings: Settings,
         definitions: Definitions,
         starts: Starts,
@@ -100,7 +100,7 @@ class Instances:
         ends: Ends,
     ) -> None:
         self._database = database
-        self._looks = looks
+        self._read_pool = read_pool
         self._settings = settings
         self._definitions = definitions
         self._starts = starts
@@ -224,7 +224,7 @@ class Instances:
         async with AsyncExitStack() as stack:
             if large:
                 await stack.enter_async_context(self._large_reads)
-            source = self._looks.list_connection() if listed else self._database.connection()
+            source = self._read_pool.list_connection() if listed else self._database.connection()
             yield await stack.enter_async_context(source)
 
     async def find_by_key(self, definition_id: str, instance_key: str) -> int | None:
@@ -419,7 +419,7 @@ class Instances:
 
     async def summarize(self, found: Sequence[int]) -> Sequence[Instance]:
         """The instances without their variables."""
-        async with self._looks.list_connection() as connection:
+        async with self._read_pool.list_connection() as connection:
             return await summarize_instances(connection, self._definitions, found)
 
     async def summaries(self, found: Sequence[int], *, decides: bool = False) -> Sequence[InstanceSummary]:
@@ -428,7 +428,7 @@ class Instances:
             return await list_summaries(connection, self._definitions, found)
 
     def _lists(self, *, decides: bool) -> AbstractAsyncContextManager[TrioConnection]:
-        return self._database.connection() if decides else self._looks.list_connection()
+        return self._database.connection() if decides else self._read_pool.list_connection()
 
     async def find(self, wanted: InstanceFilter, page: int, page_size: int) -> Page[int]:
         """A page, newest first; the total is exact up to a limit, beyond it an estimate. Raises BadRequest."""
@@ -440,7 +440,7 @@ class Instances:
             found_one = await self._with_key(wanted, wanted.instance_key)
             return Page(items=found_one[offset:], total=len(found_one))
         limit = self._settings.list_exact_total_limit
-        async with self._looks.list_connection() as connection:
+        async with self._read_pool.list_connection() as connection:
             listed = await listed_by(connection, wanted)
             if listed is None:
                 return Page(items=[], total=0)
@@ -497,7 +497,7 @@ class Instances:
         check_filter(wanted)
         if wanted.instance_key is not None:
             return Count(count=len(await self._with_key(wanted, wanted.instance_key)), exact=True)
-        async with self._looks.connection() as connection:
+        async with self._read_pool.connection() as connection:
             listed = await listed_by(connection, wanted)
             found, exact = (0, True) if listed is None else await store.count(connection, listed, COUNT_MAX)
         return Count(count=found, exact=exact)

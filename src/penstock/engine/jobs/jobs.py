@@ -91,7 +91,7 @@ class Jobs:
         self._fast_path = fast_path
         self._full_path = full_path
         self._parks = False  # all engines are known to know parked jobs
-        self.looks = Lookups(database, settings, metrics)
+        self.lookups = Lookups(database, settings, metrics)
         self._stack_traces = StackTraces(database, settings.stack_trace_max_bytes)
         self._good_polls: set[tuple[str, tuple[str, ...]]] = set()
         self.beats = Heartbeats(database, settings, metrics, polls.leases)
@@ -289,7 +289,7 @@ class Jobs:
         loaded: LoadedDefinition | None = None if lease is None else lease.loaded
         step, business_key = (None, None) if lease is None else (lease.step, lease.business_key)
         if loaded is None or step is None:
-            known = await self.looks.submit(Lookup(job, call.worker))
+            known = await self.lookups.submit(Lookup(job, call.worker))
             decision = decide_fence(call, known.execution)
             if decision is not FenceDecision.APPLY:
                 return decision
@@ -390,7 +390,7 @@ class Jobs:
         if lease is not None and lease.loaded is not None:
             loaded, step = lease.loaded, lease.step
         else:
-            known = await self.looks.submit(Lookup(job, ""))
+            known = await self.lookups.submit(Lookup(job, ""))
             if known.definition is None:
                 return
             if known.step is None:  # it is over: whether it is done is told to those only who might have done it

@@ -269,7 +269,7 @@ class JobStream:
             if lease is None or lease.attempt != attempt:
                 suspects.append((job_id, attempt, Lookup(key, self.worker)))
         for _, _, item in suspects:
-            self._engine.jobs.looks.submit_nowait(item, within_s=0)
+            self._engine.jobs.lookups.submit_nowait(item, within_s=0)
         found = [(job_id, attempt, (await item.wait_answer()).execution) for job_id, attempt, item in suspects]
         lost: list[LostJob] = []
         for job_id, attempt, execution in found:

@@ -68,12 +68,12 @@ class ClaimPlan:
 class Turn(NamedTuple):
     """What a claim of one job type saw, and how many it found of those it was for."""
 
-    look: flow_store.Look
+    scan: flow_store.ClaimScan
     found: int
     wanted: int
 
 
-ClaimCall = Callable[[Sequence[store.Slot]], Awaitable[tuple[flow_store.Look, list[store.Claimed]]]]
+ClaimCall = Callable[[Sequence[store.Slot]], Awaitable[tuple[flow_store.ClaimScan, list[store.Claimed]]]]
 
 
 class Claims(GroupCommitQueue[ClaimItem]):
@@ -219,20 +219,20 @@ class Claims(GroupCommitQueue[ClaimItem]):
         done = await self._claim_by(connection, waiters, name, claim)
         if done is None:
             return 0
-        look, found, wanted = done
+        scan, found, wanted = done
         self.fairness_order.note(
             name,
-            cursor=look.cursor,
+            cursor=scan.cursor,
             found=found,
-            more=look.more(keys_max),
-            retry_s=look.retry_s,
+            more=scan.more(keys_max),
+            retry_s=scan.retry_s,
             took_s=trio.current_time() - started,
-            ended_at=look.ended_at,
+            ended_at=scan.ended_at,
         )
         queue = self._queues.queue_of(name)
         if queue is not None:
-            self._metrics.observe_flow_claim(queue, blocked=look.blocked, throttled=look.retry_s is not None)
-        return wanted - found if look.visited >= keys_max else 0
+            self._metrics.observe_flow_claim(queue, blocked=scan.blocked, throttled=scan.retry_s is not None)
+        return wanted - found if scan.visited >= keys_max else 0
 
     async def _claim_hinted(
         self, connection: TrioConnection, waiters: Sequence[Waiter], name: str, wanted: int
@@ -243,8 +243,8 @@ class Claims(GroupCommitQueue[ClaimItem]):
         while wanted > 0 and (keys := self.fairness_order.take_hints(name, min(number, keys_left))):
             claim = partial(flow_store.claim_hinted, connection, keys=keys)
             done = await self._claim_by(connection, waiters, name, claim)
-            self.fairness_order.keep(name, keys if done is None else done.look.unserved(keys))
-            if done is None or not done.look.visited:
+            self.fairness_order.keep(name, keys if done is None else done.scan.unserved(keys))
+            if done is None or not done.scan.visited:
                 return
             if done.found:
                 self.fairness_order.open((name,))
@@ -264,12 +264,12 @@ class Claims(GroupCommitQueue[ClaimItem]):
             wanted = len(plan.slots)
             try:
                 with self._metrics.flow_claim_seconds.time():
-                    look, claimed = await claim(plan.slots)
+                    scan, claimed = await claim(plan.slots)
             except InDoubt as doubt:
                 self._return_claimed(flow_store.doubtful(doubt), plan)
                 raise
             await self._deliver_claimed(connection, plan, claimed, self._remembered(claimed))
-            return Turn(look, len(claimed), wanted)
+            return Turn(scan, len(claimed), wanted)
         finally:
             for waiter in plan.holders.values():
                 self._waiters.give_up(waiter)

@@ -15,7 +15,7 @@ from penstock.store.db.database import Database
 from penstock.store.rows import instances as store
 
 LOOK_S: Final = 0.2
-LOOK_MAX_INSTANCES: Final = 1_000
+SCAN_MAX_INSTANCES: Final = 1_000
 """One statement asks for so many."""
 WAITING_MAX: Final = 10_000
 """Calls that wait at once in one engine."""
@@ -67,17 +67,17 @@ class Ends:
         """One round of the service loop."""
         await self._somebody.wait()
         await trio.sleep(LOOK_S)
-        await self.look_once()
+        await self.scan_once()
 
-    async def look_once(self) -> int:
+    async def scan_once(self) -> int:
         """Answer those whose instances have ended; how many instances."""
         asked = list(self._waiting)
         if not asked:
             self._somebody = trio.Event()
         found = 0
-        for begin in range(0, len(asked), LOOK_MAX_INSTANCES):
+        for begin in range(0, len(asked), SCAN_MAX_INSTANCES):
             async with self._database.connection(ahead=True) as connection:
-                ended = await store.find_ended(connection, asked[begin : begin + LOOK_MAX_INSTANCES])
+                ended = await store.find_ended(connection, asked[begin : begin + SCAN_MAX_INSTANCES])
             for instance in ended:
                 self.tell(instance)
             found += len(ended)

@@ -52,11 +52,11 @@ class FairnessOrder:
         return self._after.get(job_type, BEFORE_ALL)
 
     def cursor(self, job_type: str) -> str:
-        """Where the rounds of all priorities go on (`store.rows.flow.Look`); empty: nowhere yet."""
+        """Where the rounds of all priorities go on (`store.rows.flow.ClaimScan`); empty: nowhere yet."""
         return self._cursors.get(job_type, "")
 
     def is_open(self, job_type: str) -> bool:
-        """Whether a look may find something."""
+        """Whether a scan may find something."""
         return self._closed.get(job_type, 0.0) <= self._clock()
 
     def next_open_at(self, job_types: Collection[str]) -> float:
@@ -127,7 +127,7 @@ class FairnessOrder:
                 self._hints += 1
 
     def may_be_crowded(self, job_type: str) -> bool:
-        """Whether looks do not come to the end of its keys, or none was made here lately: then others are told of
+        """Return whether scans do not come to the end of its keys, or none was made here lately: then others are told of
         keys."""
         return (
             job_type in self._fairness_order

@@ -38,7 +38,7 @@ class GrantedLease(msgspec.Struct):
     worker: str
     ends_at: float
     business_key: str | None = None
-    looks: int = 0  # how often the sweep found it neither over nor gone
+    lookups: int = 0  # how often the sweep found it neither over nor gone
     records: int = 0  # of a run: how many its journal has, as far as they were read or written under this lease
     blocked: bool = False  # of a run: it was when it was taken, and has written nothing since
 
@@ -101,7 +101,7 @@ class LeaseBook:
         """A heartbeat moved the end. What was dispatched has a holder by it, what was known may be an older attempt."""
         lease = self.find(token, seq)
         if lease is not None and lease.attempt <= attempt:
-            lease.ends_at, lease.looks, lease.attempt = ends_at, 0, attempt
+            lease.ends_at, lease.lookups, lease.attempt = ends_at, 0, attempt
             self._watch(lease)
 
     def take_due(self, now: float, limit: int) -> list[GrantedLease]:

@@ -17,7 +17,7 @@ from penstock.store.rows.jobs import LATE_PLACE, Claimed, LowWaterMark
 LOW_WATER_MARGIN_IDS: Final = 50_000
 """Ids that transactions under way may have drawn: batches of some engines, with all that draws from the sequence."""
 LOOK_INTERVAL_S: Final = 1.0
-LOOK_SHARE: Final = 20
+SCAN_SHARE: Final = 20
 """Looks at the whole queue may take a twentieth of the time."""
 
 
@@ -49,7 +49,7 @@ class LowWaterMarks:
 
     def remember_whole_scan(self, seconds: float) -> None:
         """A look at the whole queue took so long."""
-        self._drop_at = self._clock() + max(LOOK_INTERVAL_S, LOOK_SHARE * seconds)
+        self._drop_at = self._clock() + max(LOOK_INTERVAL_S, SCAN_SHARE * seconds)
 
     def mark_taken(self, dropped: int, claimed: Iterable[Claimed]) -> None:
         """What a claim took that began at ``dropped``.

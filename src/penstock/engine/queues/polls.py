@@ -65,7 +65,9 @@ class Polls:
         self.losses = Losses(settings.poll_max_parked, events.lost)
         self.activity = Activity(metrics, self.waiters, trio.current_time)
         self.queue = QueueCounts(trio.current_time, settings.ready_probe_interval_seconds)
-        self.releases = Releases(database, settings, metrics, definitions, self.leases, self.came_back, self._look_soon)
+        self.releases = Releases(
+            database, settings, metrics, definitions, self.leases, self.came_back, self._scan_early
+        )
         self.deliveries = Deliveries(
             metrics, settings, cache, memory, self.waiters, self.leases, self._sizes, self.releases, traces
         )
@@ -157,7 +159,7 @@ class Polls:
 
     # -- the probe
 
-    def _look_soon(self) -> None:
+    def _scan_early(self) -> None:
         self._wake.set()
 
     def queued(self, job_type: str) -> None:

@@ -46,7 +46,7 @@ class ReleaseItem(Item[bool]):
 
 
 class Releases(GroupCommitQueue[ReleaseItem]):
-    """Gives leases back. ``came_back`` is told type and flow key of each job that is in the queue again, ``look_soon``
+    """Gives leases back. ``came_back`` is told type and flow key of each job that is in the queue again, ``scan_early``
     that one is whose type is not known here."""
 
     def __init__(
@@ -57,7 +57,7 @@ class Releases(GroupCommitQueue[ReleaseItem]):
         definitions: Definitions,
         leases: LeaseBook,
         came_back: Callable[[str, str | None], None],
-        look_soon: Callable[[], None],
+        scan_early: Callable[[], None],
     ) -> None:
         super().__init__(
             "release",
@@ -72,7 +72,7 @@ class Releases(GroupCommitQueue[ReleaseItem]):
         self._definitions = definitions
         self._leases = leases
         self._came_back = came_back
-        self._look_soon = look_soon
+        self._scan_early = scan_early
         self._unreadable: deque[tuple[float, ReleaseItem]] = deque()
 
     def release_jobs(self, jobs: Sequence[Job]) -> None:
@@ -115,7 +115,7 @@ class Releases(GroupCommitQueue[ReleaseItem]):
                 if name is not None:
                     self._came_back(name, row.flow_key)
                 else:
-                    self._look_soon()
+                    self._scan_early()
             item.tries += 1
             if row is not None or again or item.tries >= RELEASE_TRIES_MAX:  # its row may just have changed
                 item.answer(row is not None or again)

@@ -21,7 +21,7 @@ from penstock.engine.instances.definition_use import DefinitionUse
 from penstock.engine.instances.instance_filter import InstanceFilter
 from penstock.engine.instances.instances import Instances
 from penstock.engine.repair.migrations import Migrations, Target
-from penstock.engine.requests.read_pool import Looks
+from penstock.engine.requests.read_pool import ReadPool
 from penstock.errors import BadRequest, Conflict
 from penstock.loop.offload import run_sized
 from penstock.store.db.connection import TrioConnection
@@ -47,13 +47,13 @@ class Impact:
 
     def __init__(
         self,
-        looks: Looks,
+        read_pool: ReadPool,
         definitions: Definitions,
         use: DefinitionUse,
         instances: Instances,
         migrations: Migrations,
     ) -> None:
-        self._looks = looks
+        self._read_pool = read_pool
         self._definitions = definitions
         self._use = use
         self._instances = instances
@@ -68,7 +68,7 @@ class Impact:
             raise BadRequest(f"id: is '{definition.id}', and the address names '{id[:256]}'")
         if definition is not None and version:
             raise BadRequest("version: can't be given with a definition")
-        async with self._looks.connection() as connection:
+        async with self._read_pool.connection() as connection:
             found = await self._definitions.find(connection, id, version)
             if found is None:
                 raise Definitions.unknown(id, version)
@@ -115,7 +115,7 @@ class Impact:
                 cursor, tried = None, 0
                 while tried < TRIED_MAX:
                     page = await self._instances.find_slice(wanted, cursor, SLICE_ITEMS)
-                    async with self._looks.connection() as connection:
+                    async with self._read_pool.connection() as connection:
                         checked += await self._try(connection, page.items, target)
                     tried, cursor = tried + len(page.items), page.next
                     if cursor is None:

@@ -14,17 +14,17 @@ from penstock.store.db.connection import TrioConnection
 from penstock.store.db.database import Database
 from penstock.store.db.replica import Replica
 
-LOOKS_AT_ONCE: Final = 2
+READS_AT_ONCE: Final = 2
 TURN_WAIT_S: Final = 2.0
 
 
-class Looks:
+class ReadPool:
     """One engine's."""
 
     def __init__(self, database: Database, replica: Replica | None = None) -> None:
         self._database = database
         self._replica = replica
-        self._turns = trio.Semaphore(LOOKS_AT_ONCE)
+        self._turns = trio.Semaphore(READS_AT_ONCE)
 
     @asynccontextmanager
     async def connection(self) -> AsyncGenerator[TrioConnection]:

@@ -76,7 +76,7 @@ class FiringItem(LongItem[Fired]):
         self.trigger = trigger
 
 
-class _Look(NamedTuple):
+class _FiringScan(NamedTuple):
     """What was decided about one schedule."""
 
     locked: LockedSchedule
@@ -122,18 +122,18 @@ class Firings:
         with self.commit_queue.transaction(transaction):
             asked = [item.schedule for item in items if item.trigger is not None]
             locked = await store.lock(connection, [*by_schedule], asked)
-            looks = await self._look(connection, locked, by_schedule, now)
-            looks, overtaken = await self._hold_overtaken(connection, looks, again)
+            scans = await self._look(connection, locked, by_schedule, now)
+            scans, overtaken = await self._hold_overtaken(connection, scans, again)
             await self._leave(connection, items, {one.id for one in locked}, again)
-            if not looks:
+            if not scans:
                 await connection.rollback()
                 return
-            writes = await self._start(connection, transaction, looks, overtaken)
-            done = [look.item for look in looks]
+            writes = await self._start(connection, transaction, scans, overtaken)
+            done = [scan.item for scan in scans]
             await self.commit_queue.commit(connection, transaction, await transaction.writes(connection, done, writes))
         await transaction.carry_out(connection, now)
-        for look in looks:
-            for _, outcome, _, _ in look.item.planned:
+        for scan in scans:
+            for _, outcome, _, _ in scan.item.planned:
                 self._metrics.schedule_times[outcome.name].inc()
 
     async def check(self, spec: ScheduleSpec, variables: bytes) -> None:
@@ -167,8 +167,8 @@ class Firings:
         locked: Sequence[LockedSchedule],
         items: dict[int, FiringItem],
         now: datetime,
-    ) -> list[_Look]:
-        looks: list[_Look] = []
+    ) -> list[_FiringScan]:
+        scans: list[_FiringScan] = []
         left = STARTS_MAX
         for one in locked:
             item = items[one.id]
@@ -192,20 +192,20 @@ class Firings:
             args = (rules, schedule_state, now, left)
             decision = await run_long(decide, *args) if behind else decide(*args)
             left -= len(decision.starts)
-            looks.append(_Look(one, spec, rules, decision, item, variables))
+            scans.append(_FiringScan(one, spec, rules, decision, item, variables))
             await trio.lowlevel.checkpoint()
-        return looks
+        return scans
 
     async def _hold_overtaken(
-        self, connection: TrioConnection, looks: Sequence[_Look], again: bool
-    ) -> tuple[list[_Look], Mapping[int, LockedInstance]]:
+        self, connection: TrioConnection, scans: Sequence[_FiringScan], again: bool
+    ) -> tuple[list[_FiringScan], Mapping[int, LockedInstance]]:
         """Hold the runs that others take the place of: they end in the transaction that starts those. A look at a
         schedule whose run somebody else holds, or that its worker's own transaction has changed, comes again. A token
         is locked after a schedule here: nobody who has a token waits for a schedule."""
-        olds = {look.locked.last_instance: look for look in looks if look.decision.cancels}
+        olds = {scan.locked.last_instance: scan for scan in scans if scan.decision.cancels}
         wanted = sorted(old for old in olds if old is not None)
         if not wanted:
-            return list(looks), {}
+            return list(scans), {}
         held = await full_store.instances_locked_elsewhere(connection, wanted)
         free = [old for old in wanted if old not in held]
         locked: Mapping[int, LockedInstance] = {}
@@ -214,8 +214,8 @@ class Firings:
             locked = batch.instances
         held |= {id for id, about in locked.items() if any(token.is_recorded for token in about.tokens)}
         put_off = [olds[id] for id in held]
-        self.commit_queue.wait_for_locks([look.item for look in put_off], again)
-        return [look for look in looks if look not in put_off], locked
+        self.commit_queue.wait_for_locks([scan.item for scan in put_off], again)
+        return [scan for scan in scans if scan not in put_off], locked
 
     async def _overtake(self, connection: TrioConnection, transaction: Transaction, old: LockedInstance) -> bool:
         """End a run in whose place another one was started. False for a run of code, whose code ends it: it is told."""
@@ -253,30 +253,30 @@ class Firings:
         self,
         connection: TrioConnection,
         transaction: Transaction,
-        looks: Sequence[_Look],
+        scans: Sequence[_FiringScan],
         locked: Mapping[int, LockedInstance],
     ) -> list[Any]:
         """Start what was decided, and plan the answers; what is written beside the instances."""
-        loaded = await self._load(connection, {(look.spec.definition_id, _version(look.spec)) for look in looks})
+        loaded = await self._load(connection, {(scan.spec.definition_id, _version(scan.spec)) for scan in scans})
         moved: list[Moved] = []
         runs: list[NewRun] = []
         scheduled: list[Scheduled] = []
         overtaken: list[int] = []
-        for look in looks:
-            one, decision = look.locked, look.decision
+        for scan in scans:
+            one, decision = scan.locked, scan.decision
             fired: Fired = [(at, outcome, None, None) for at, outcome in decision.runs]
             failure: str | None = None
             last: int | None = None
             for at in decision.starts:
-                definition = loaded[look.spec.definition_id, _version(look.spec)]
-                begun = await self._begin(connection, transaction, look, definition, at)
+                definition = loaded[scan.spec.definition_id, _version(scan.spec)]
+                begun = await self._begin(connection, transaction, scan, definition, at)
                 if isinstance(begun, str):
                     failure = begun
                     fired.append((at, RunOutcome.FAILED, None, begun))
                     continue
                 last = begun
                 fired.append((at, RunOutcome.STARTED, begun, None))
-                scheduled.append(Scheduled(begun, one.name, at, _is_watched(look)))
+                scheduled.append(Scheduled(begun, one.name, at, _is_watched(scan)))
             old = None if one.last_instance is None else locked.get(one.last_instance)
             cancels = decision.cancels and last is not None
             if cancels and old is not None and not await self._overtake(connection, transaction, old):
@@ -284,41 +284,41 @@ class Firings:
                 transaction.on_armed(transaction.now)
             backfill = None if decision.backfill is None else msgspec.json.encode(decision.backfill)
             pauses = None
-            if failure is not None and look.spec.pause_on_failure:
+            if failure is not None and scan.spec.pause_on_failure:
                 pauses = f"a run could not be started: {failure}"
             moved.append(
                 Moved(one.id, decision.done_until, None if pauses else decision.fire_at, decision.buffered, last,
                       backfill, decision.passed + _missed(fired), pauses)
             )  # fmt: skip
             runs += [NewRun(one.id, at, outcome, instance, reason) for at, outcome, instance, reason in fired]
-            look.item.planned = fired
-        audited = [_audited(look, look.item.trigger) for look in looks if self._audit and look.item.trigger is not None]
+            scan.item.planned = fired
+        audited = [_audited(scan, scan.item.trigger) for scan in scans if self._audit and scan.item.trigger is not None]
         return [*store.writes(moved, runs, scheduled, overtaken), *audited]
 
     async def _begin(
         self,
         connection: TrioConnection,
         transaction: Transaction,
-        look: _Look,
+        scan: _FiringScan,
         definition: LoadedDefinition | PenstockError,
         at: datetime,
     ) -> int | str:
         """The instance, or why there is none."""
         if isinstance(definition, PenstockError):
             return definition.reason[:REASON_MAX_CHARS]
-        wrong = await self._definitions.signatures.problem_of(connection, definition.code_type, look.variables)
+        wrong = await self._definitions.signatures.problem_of(connection, definition.code_type, scan.variables)
         if wrong is not None:
             return wrong.reason[:REASON_MAX_CHARS]
         id = self._ids.next()
-        variables = _with_schedule(look.variables, look.locked.name, at)
+        variables = _with_schedule(scan.variables, scan.locked.name, at)
         known = variables if definition.needs_variables else None
-        priority, flow_key = look.spec.priority, look.spec.flow_key
-        instance = Instance(id, watched=_is_watched(look), priority=priority, flow_key=flow_key)
+        priority, flow_key = scan.spec.priority, scan.spec.flow_key
+        instance = Instance(id, watched=_is_watched(scan), priority=priority, flow_key=flow_key)
         if flow_key is not None or definition.definition.has_flow_keys:
             await self._remember_keyed(connection, definition)
         case = Case(definition, instance, [], known, Started(), transaction.now, {}, id)
-        key = look.spec.business_key
-        new = NewInstance(id, definition.key, variables, key, started_by=f"schedule:{look.locked.name}")
+        key = scan.spec.business_key
+        new = NewInstance(id, definition.key, variables, key, started_by=f"schedule:{scan.locked.name}")
         try:
             await self._advance(connection, transaction, case, key, new)
         except PenstockError as error:
@@ -373,16 +373,16 @@ async def _free_time(connection: TrioConnection, schedule: int, rules: Rules, no
     return at
 
 
-def _audited(look: _Look, trigger: Trigger) -> Statement:
+def _audited(scan: _FiringScan, trigger: Trigger) -> Statement:
     """That somebody asked for a run, and what became of it: others that were due are older."""
-    _, outcome, _, _ = max(look.item.planned, key=lambda one: one[0])
-    return audit.add(None, None, "SCHEDULE_TRIGGERED", trigger.actor, f"{look.locked.name}: {outcome.name}")
+    _, outcome, _, _ = max(scan.item.planned, key=lambda one: one[0])
+    return audit.add(None, None, "SCHEDULE_TRIGGERED", trigger.actor, f"{scan.locked.name}: {outcome.name}")
 
 
-def _is_watched(look: _Look) -> bool:
+def _is_watched(scan: _FiringScan) -> bool:
     """Whether the schedule is to hear of the end of what it starts."""
-    waits = look.rules.overlap in (Overlap.BUFFER_ONE, Overlap.BUFFER_ALL)
-    return waits or look.spec.pause_on_failure or bool(look.decision.buffered) or look.decision.backfill is not None
+    waits = scan.rules.overlap in (Overlap.BUFFER_ONE, Overlap.BUFFER_ALL)
+    return waits or scan.spec.pause_on_failure or bool(scan.decision.buffered) or scan.decision.backfill is not None
 
 
 def _with_schedule(variables: bytes, name: str, at: datetime) -> bytes:

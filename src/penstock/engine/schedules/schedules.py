@@ -20,7 +20,7 @@ from penstock.core.time.duration import TimestampError, parse_timestamp
 from penstock.core.time.schedule import CATCH_UP_WINDOW_DEFAULT, Backfill, CatchUp, Overlap, Rules, RunOutcome
 from penstock.core.time.schedule_times import ScheduleError
 from penstock.engine.advance.quarantine import Quarantine
-from penstock.engine.advance.timers import LOOK_INTERVAL_MAX_S
+from penstock.engine.advance.timers import SCAN_INTERVAL_MAX_S
 from penstock.engine.definitions.definitions import Definitions
 from penstock.engine.instances.instances import Instances
 from penstock.engine.queues.variables import without
@@ -118,7 +118,7 @@ class Schedules:
                 connection, id, spec=kept, variables=variables, definition_id=spec.definition_id, paused=spec.paused,
                 timeless=TIMELESS,
             )  # fmt: skip
-        self.look_soon()
+        self.scan_early()
         async with self._database.connection() as connection:
             known = await definition_store.active_keys(connection, [spec.definition_id])
         return msgspec.structs.replace(await self.get(id), hint=hint_of(spec, is_known=bool(known)))
@@ -178,7 +178,7 @@ class Schedules:
             if not await store.resume(connection, _name(id)):
                 raise _unknown(id)
             await self._note(connection, "SCHEDULE_RESUMED", id)
-        self.look_soon()
+        self.scan_early()
         return await self.get(id)
 
     async def trigger(self, id: str, overlap: str | None) -> ScheduleRun:
@@ -190,7 +190,7 @@ class Schedules:
         item = FiringItem(row.id, Trigger(wanted, actor()))
         self._firings.commit_queue.submit_nowait(item)
         fired = await item.wait_answer()
-        self.look_soon()
+        self.scan_early()
         at, outcome, instance, reason = max(fired, key=lambda one: one[0])  # others were due, and are older
         shown = None if instance is None else ids.show_instance(instance)
         return ScheduleRun(at=at, outcome=outcome.name, instance_id=shown, reason=reason)
@@ -220,7 +220,7 @@ class Schedules:
                 if not await store.begin_backfill(connection, row.name, asked):
                     raise Conflict(f"a backfill of schedule '{row.name}' is under way")
                 await self._note(connection, "SCHEDULE_BACKFILLED", f"{row.name}: {_shown(begin)} to {_shown(end)}")
-        self.look_soon()
+        self.scan_early()
         many, how = len(found), "all at once" if wanted is Overlap.ALLOW else "one after the other"
         hint = f"{many} {'time' if many == 1 else 'times'}, {_shown(found[0])} to {_shown(found[-1])}, started {how}"
         return msgspec.structs.replace(await self.get(id), hint=f"{hint}; those of its latest runs are left out")
@@ -261,7 +261,7 @@ class Schedules:
                 told = await store.run_ended(connection, instance, failure)
             except LOCKED:
                 return None
-        self.look_soon()
+        self.scan_early()
         return told
 
     async def cancel_overtaken(self, instance: int, timer: tuple[int, int, int]) -> bool:
@@ -274,7 +274,7 @@ class Schedules:
 
     # -- the loop
 
-    def look_soon(self) -> None:
+    def scan_early(self) -> None:
         """Something changed: look now."""
         self._next_at = 0.0
         self._wake.set()
@@ -288,7 +288,7 @@ class Schedules:
 
     async def fire_once(self) -> int:
         """Fire what is due. How many schedules were looked at here."""
-        self._next_at = trio.current_time() + LOOK_INTERVAL_MAX_S
+        self._next_at = trio.current_time() + SCAN_INTERVAL_MAX_S
         left_out = set(self._quarantine.waiting(SERVICE))
         async with self._database.connection(ahead=True) as connection:
             if not self._reckoned:

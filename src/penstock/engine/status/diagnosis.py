@@ -22,7 +22,7 @@ from penstock.engine.instances.views import history_items, summarize_instances
 from penstock.engine.queues.queues import KeptBack, Queues, kept_back
 from penstock.engine.requests import ids
 from penstock.engine.requests.answers import COPIES, current_reservation
-from penstock.engine.requests.read_pool import Looks
+from penstock.engine.requests.read_pool import ReadPool
 from penstock.errors import BadRequest, Conflict, NotFound
 from penstock.store.db.connection import TrioConnection
 from penstock.store.rows import activity as activity_store
@@ -124,9 +124,9 @@ class _Place(NamedTuple):
 class Diagnosis:
     """Looks at one instance."""
 
-    def __init__(self, looks: Looks, definitions: Definitions, queues: Queues, *, polled: bool) -> None:
+    def __init__(self, read_pool: ReadPool, definitions: Definitions, queues: Queues, *, polled: bool) -> None:
         """``polled``: jobs go out to workers that poll."""
-        self._looks = looks
+        self._read_pool = read_pool
         self._queues = queues
         self._polled = polled
         self._definitions = definitions
@@ -134,7 +134,7 @@ class Diagnosis:
     async def state(self, id: str) -> InstanceState:
         """Raises NotFound, and Unavailable when the database is too busy."""
         number = ids.read_instance(id)
-        async with self._looks.connection() as connection, store.brief_look(connection):
+        async with self._read_pool.connection() as connection, store.brief_read(connection):
             found = await summarize_instances(connection, self._definitions, [number])
             if not found:
                 raise NotFound(f"instance '{id}' is unknown")
@@ -174,7 +174,7 @@ class Diagnosis:
         most = OUTPUT_SLICE_MAX if output else SLICE_MAX
         limit = most if limit <= 0 else min(limit, most)
         await current_reservation().reserve_soon(limit * (_EXECUTION_BYTES + (OUTPUT_MAX_BYTES if output else 0)))
-        async with self._looks.connection() as connection, store.brief_look(connection):
+        async with self._read_pool.connection() as connection, store.brief_read(connection):
             versions = await self._versions(connection, number)
             opened = await store.open_history(connection, number) if cursor is None else []
             closed = await store.history_slice(
@@ -190,7 +190,7 @@ class Diagnosis:
             raise NotFound(f"instance '{id}' has no execution '{after}'")
         while True:
             await current_reservation().reserve_soon(COPIES * size_bytes)
-            async with self._looks.connection() as connection, store.brief_look(connection):
+            async with self._read_pool.connection() as connection, store.brief_read(connection):
                 versions = await self._versions(connection, number)
                 closed = await store.closed_at(connection, key)
                 if closed is None:

@@ -12,7 +12,7 @@ import trio
 from penstock.engine.definitions.definitions import Definitions
 from penstock.engine.instances.causes import cause_of
 from penstock.engine.requests import ids
-from penstock.engine.requests.read_pool import Looks
+from penstock.engine.requests.read_pool import ReadPool
 from penstock.engine.status.overview import RANGES
 from penstock.errors import BadRequest
 from penstock.store.db.connection import TrioConnection
@@ -64,9 +64,9 @@ class _Kept(NamedTuple):
 class Failures:
     """Groups them. One reading serves all who ask within some seconds."""
 
-    def __init__(self, database: Database, looks: Looks, definitions: Definitions) -> None:
+    def __init__(self, database: Database, read_pool: ReadPool, definitions: Definitions) -> None:
         self._database = database
-        self._looks = looks
+        self._read_pool = read_pool
         self._definitions = definitions
         self._kept: dict[tuple[str | None, str], _Kept] = {}
         self._reading = trio.Lock()
@@ -101,7 +101,7 @@ class Failures:
         self._kept.clear()
 
     async def _read(self, definition_id: str | None, range_s: int | None) -> FailureList:
-        async with self._looks.connection() as connection:
+        async with self._read_pool.connection() as connection:
             keys = None if definition_id is None else await definition_store.keys_of(connection, definition_id)
             if keys is not None and not keys:
                 return FailureList([], exact=True)

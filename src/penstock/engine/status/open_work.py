@@ -25,7 +25,7 @@ from penstock.engine.queues.polls import Polls
 from penstock.engine.requests import ids
 from penstock.engine.requests.paging import read_numbers, slice_limit
 from penstock.engine.requests.payload import check_text
-from penstock.engine.requests.read_pool import Looks
+from penstock.engine.requests.read_pool import ReadPool
 from penstock.errors import BadRequest, Conflict
 from penstock.store.db.connection import TrioConnection
 from penstock.store.db.database import Database
@@ -76,10 +76,17 @@ class OpenWork:
     """Lists for people."""
 
     def __init__(
-        self, database: Database, looks: Looks, definitions: Definitions, jobs: Jobs, polls: Polls, *, audit: bool
+        self,
+        database: Database,
+        read_pool: ReadPool,
+        definitions: Definitions,
+        jobs: Jobs,
+        polls: Polls,
+        *,
+        audit: bool,
     ) -> None:
         self._database = database
-        self._looks = looks
+        self._read_pool = read_pool
         self._definitions = definitions
         self._jobs = jobs
         self._polls = polls
@@ -92,7 +99,7 @@ class OpenWork:
         DISPATCHED (those first that are longest under way, the first `LEASED_MAX`) or BACKOFF (those first whose time
         comes first). Raises BadRequest, Unavailable."""
         limit = slice_limit(limit)
-        async with self._looks.connection() as connection:
+        async with self._read_pool.connection() as connection:
             number = await self._job_type(connection, job_type)
             match status:
                 case "WAITING":
@@ -156,7 +163,7 @@ class OpenWork:
         if kind is not None and kind not in KINDS:
             raise BadRequest(f"kind: must be one of {', '.join(KINDS)}")
         indexes = tuple(_KIND_OF) if kind is None else KINDS[kind]
-        async with self._looks.connection() as connection:
+        async with self._read_pool.connection() as connection:
             rows, following = await self._timers(
                 connection, indexes, cursor, slice_limit(limit), boundary=kind in (None, "boundary")
             )
@@ -181,7 +188,7 @@ class OpenWork:
         if len(rows) > limit:
             last = rows[limit - 1]
             return rows[:limit], _show(TimerKey(last.fire_at, last.token, last.seq, last.place))
-        end = await store.end_of_look(connection, after)
+        end = await store.end_of_scan(connection, after)
         return rows, None if end is None else _show(end)
 
     async def _timer(self, connection: TrioConnection, row: ComingTimer) -> TimerView | None:

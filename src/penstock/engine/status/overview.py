@@ -18,7 +18,7 @@ from penstock.engine.definitions.definitions import Definitions
 from penstock.engine.queues.activity import TOOK, Activity, Depth, EngineReport
 from penstock.engine.queues.queues import Queues, first_kept_back
 from penstock.engine.requests import ids
-from penstock.engine.requests.read_pool import Looks
+from penstock.engine.requests.read_pool import ReadPool
 from penstock.engine.runs.origins import Origins
 from penstock.engine.status import attention
 from penstock.engine.status.acknowledgements import Acknowledgements, marked
@@ -46,7 +46,7 @@ KEPT_S: Final = 2.0
 OPEN_MAX: Final = 10_000
 FAILURES_MAX: Final = 10_000
 """The newest of them are looked at for common causes."""
-FULL_LOOKS_MAX: Final = 20
+FULL_SCANS_MAX: Final = 20
 """Job types of which it is asked what keeps them back, those first that wait longest."""
 QUEUES_MAX: Final = 100
 WORKERS_MAX: Final = 200
@@ -148,7 +148,7 @@ class Overview:
 
     def __init__(
         self,
-        looks: Looks,
+        read_pool: ReadPool,
         definitions: Definitions,
         activity: Activity,
         queues: Queues,
@@ -158,7 +158,7 @@ class Overview:
     ) -> None:
         self.origins = origins
         self._acknowledgements = acknowledgements
-        self._looks = looks
+        self._read_pool = read_pool
         self._queues_known = queues
         self._retention_days = retention_days
         self._database: tuple[float, DatabaseView] | None = None
@@ -194,7 +194,7 @@ class Overview:
     async def workers(self, after: str | None, limit: int, job_type: str | None = None) -> Page[WorkerView]:
         """By name, after a cursor; all, or those that polled for a job type."""
         limit = min(max(limit, 1), WORKERS_MAX)
-        async with self._looks.connection() as connection:
+        async with self._read_pool.connection() as connection:
             found = await store.read_workers(connection, after or "", limit, job_type)
         items = [
             WorkerView(row.worker, row.job_types, row.polled_at, row.leased, row.done, row.failed, row.engine)
@@ -204,14 +204,14 @@ class Overview:
 
     async def job_types(self) -> list[QueueRow]:
         """Those with jobs that wait or are under lease, or with workers that poll, those first that wait longest."""
-        async with self._looks.connection() as connection:
+        async with self._read_pool.connection() as connection:
             facts = await store.read_queue_facts(connection)
             last_polls = await self._last_polls(connection, facts)
         return self._queues(facts, last_polls, JOB_TYPES_MAX)
 
     async def engines(self) -> EngineList:
         """By number."""
-        async with self._looks.connection() as connection:
+        async with self._read_pool.connection() as connection:
             found = await store.read_engines(connection)
             database = await self._read_database(connection)
         return EngineList([_engine(row) for row in found], database)
@@ -231,7 +231,7 @@ class Overview:
         self._database = None
 
     async def _read(self, range_s: int, step_s: int) -> OverviewView:
-        async with self._looks.connection() as connection:
+        async with self._read_pool.connection() as connection:
             now = await store.read_clock(connection)
             steps = await store.read_steps(connection, range_s, step_s)
             took = await store.read_durations(connection, range_s)
@@ -281,7 +281,7 @@ class Overview:
     ) -> list[Attention]:
         """Queues that are paused, full, not served or fall behind, the cause of each once."""
         queues, depths = self._queues_known, self._depths()
-        names = attention.held_long(depths, queues.limited, facts)[:FULL_LOOKS_MAX]
+        names = attention.held_long(depths, queues.limited, facts)[:FULL_SCANS_MAX]
         kept = await first_kept_back(connection, names)
 
         def held(name: str) -> str | None:

@@ -76,7 +76,7 @@ class Watch:
         self._ranges: Counter[str] = Counter()
         self._readings: dict[str, _Reading] = {}
         self._name = secrets.token_hex(4)
-        self._looks = 1
+        self._scans = 1
         self._newest_at = 0
         self._latest: list[int] = []
         self._known: dict[int, _Known] = {}
@@ -113,12 +113,12 @@ class Watch:
         ranges = [] if overview is None else [overview]
         self._ranges.update(ranges)
         try:
-            from_look = self._read_tag(since)
-            if from_look is None:
+            from_scan = self._read_tag(since)
+            if from_scan is None:
                 return await self._begin(watched, newest, overview)
             with trio.move_on_after(min(max(wait_s, 0.0), WAIT_MAX_S)):
                 while True:
-                    changes = self._since(from_look, watched, newest, overview)
+                    changes = self._since(from_scan, watched, newest, overview)
                     if changes is not None or self._stopping:
                         return changes
                     self._wanted.set()
@@ -148,12 +148,12 @@ class Watch:
         async with self._database.connection() as connection:
             marks = await store.marks(connection, watched) if watched else {}
             started = await store.newer(connection, self._latest[-1] if self._latest else 0, NEWER_MAX)
-        self._looks += 1
+        self._scans += 1
         for id in watched:
             self._note(id, marks.get(id))
         if started:
             self._latest = [*self._latest, *started][-NEWER_MAX:]
-            self._newest_at = self._looks
+            self._newest_at = self._scans
         for id in list(self._known) if len(self._known) > KEPT_MAX_COUNT else ():
             if id not in self._watched:
                 del self._known[id]
@@ -176,17 +176,17 @@ class Watch:
     def _note(self, id: int, mark: int | None) -> None:
         known = self._known.get(id)
         if known is None:
-            self._known[id] = _Known(mark, self._looks)
+            self._known[id] = _Known(mark, self._scans)
         elif known.mark != mark:
-            known.mark, known.changed_at = mark, self._looks
+            known.mark, known.changed_at = mark, self._scans
 
     async def _read(self, name: str) -> OverviewView:
         """An overview, which all are told of that wait for it. The time alone makes no other one of it."""
         view = await self._overview.read(name)
         known = self._readings.get(name)
         if known is None or msgspec.structs.replace(known.view, at=view.at) != view:
-            self._looks += 1
-            self._readings[name] = _Reading(view, self._looks)
+            self._scans += 1
+            self._readings[name] = _Reading(view, self._scans)
             self._tell()
         return view
 
@@ -198,7 +198,7 @@ class Watch:
             async with self._database.connection() as connection:
                 marks = await store.marks(connection, unknown)
             for id in unknown:
-                self._known.setdefault(id, _Known(marks.get(id), self._looks))
+                self._known.setdefault(id, _Known(marks.get(id), self._scans))
         view = None if overview is None else await self._read(overview)
         return Changes(self._tag(), [ids.show_instance(id) for id in watched], self._newer(newest), view)
 
@@ -217,13 +217,13 @@ class Watch:
         return Changes(self._tag(), [ids.show_instance(id) for id in changed], newer, view)
 
     def _tag(self) -> str:
-        return f"{self._name}-{self._looks}"
+        return f"{self._name}-{self._scans}"
 
     def _read_tag(self, since: str | None) -> int | None:
         name, _, look = (since or "").partition("-")
         if name != self._name or not look.isascii() or not look.isdigit() or len(look) > 18:
             return None
-        return min(int(look), self._looks)
+        return min(int(look), self._scans)
 
 
 def _instance(id: str) -> int:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 AHEAD_IN_A_ROW = 3
 """So many who go ahead are served before one who does not."""
-UNANSWERED_LOOK_S = 0.2
+UNANSWERED_SCAN_S = 0.2
 """Between two looks at sessions that hang, of those who wait for a place."""
 
 
@@ -238,7 +238,7 @@ class Pool:
         while not self._permits:
             self._parked += 1
             try:
-                with trio.move_on_after(UNANSWERED_LOOK_S if self._unanswered else math.inf):
+                with trio.move_on_after(UNANSWERED_SCAN_S if self._unanswered else math.inf):
                     await lot.park()  # woken by `_free_permit`, which leaves its slot to us, or by `close`
                     self._check_open()
                     return

@@ -1,7 +1,7 @@
 """A standby that lists are read from, while it is one, can be reached and keeps up; else the primary is asked.
 
 Whether it is fit is looked at once a second at most, by whoever lists; nobody waits for one that is away for longer
-than `LOOK_TIMEOUT_S`. Never for reads by id, nor for anything that decides.
+than `READ_TIMEOUT_S`. Never for reads by id, nor for anything that decides.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FIT_S: Final = 1.0
 """So long what was seen of it counts."""
 AWAY_S: Final = 10.0
 """So long one that is not fit is left alone."""
-LOOK_TIMEOUT_S: Final = 2.0
+READ_TIMEOUT_S: Final = 2.0
 
 _log = RateLimitedLog(get_logger("penstock.store.replica"), interval_seconds=60)
 
@@ -49,7 +49,7 @@ class Replica:
 
     async def problem(self) -> str | None:
         """Why it is not fit; None when it is."""
-        with trio.move_on_after(LOOK_TIMEOUT_S):
+        with trio.move_on_after(READ_TIMEOUT_S):
             try:
                 if not self._placed:
                     self.database.use(await placed(self.database.dsn, self._schema))
@@ -60,4 +60,4 @@ class Replica:
             if not standby:
                 return "it is no standby"
             return None if lag_s <= self._max_lag_s else f"it is {lag_s:.0f} s behind"
-        return f"it did not answer within {LOOK_TIMEOUT_S:g} s"
+        return f"it did not answer within {READ_TIMEOUT_S:g} s"

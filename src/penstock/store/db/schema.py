@@ -32,7 +32,7 @@ LOCK_TRIES: Final = 15
 LOCK_PAUSE_S: Final = 1.0
 """Between two tries, so that others get on."""
 CONCURRENTLY: Final = "-- concurrently\n"
-BUILD_LOOK_S: Final = 0.2
+BUILD_POLL_S: Final = 0.2
 """How often an engine asks whether another one's build of indexes has ended."""
 RETIRED: Final[Mapping[str, int]] = MappingProxyType({"instance_business_key": 13})
 """Indexes that engines of a version and later have no use for: they go when none older lives."""
@@ -145,7 +145,7 @@ async def _build(connection: TrioConnection, version: int) -> None:
     build as well asks now and then. As long as it takes; a start that is broken off leaves it to the next one.
     """
     while not (await connection.fetch(SQL["try_lock_builds"]))[0][0]:  # noqa: ASYNC110 - another process has it
-        await trio.sleep(BUILD_LOOK_S)
+        await trio.sleep(BUILD_POLL_S)
     try:
         if (await connection.fetch(SQL["schema_version"]))[0][0] >= version:
             return  # another engine has built them

@@ -76,7 +76,7 @@ class Written(NamedTuple):
 
 
 @asynccontextmanager
-async def brief_look(connection: TrioConnection) -> AsyncGenerator[None]:
+async def brief_read(connection: TrioConnection) -> AsyncGenerator[None]:
     """Reads within the block see one moment of the database. Raises Unavailable when one takes too long."""
     try:
         async with connection.transaction():

@@ -43,7 +43,7 @@ class Waits(IntEnum):
     UNFAIR = 2  # there, without its key
 
 
-class Look(NamedTuple):
+class ClaimScan(NamedTuple):
     """What a claim saw. ``cursor``: the keys after which the next one begins, by priority, as JSON; null: nothing was
     looked at. ``passed``: keys with room whose first job another transaction holds. ``retry_s``: when a rate lets
     something begin, null: no rate keeps anything back. ``left_over``: of the keys that were asked for those that may
@@ -68,7 +68,7 @@ class Look(NamedTuple):
 
 async def claim(
     connection: TrioConnection, slots: Sequence[Slot], cursor: str, keys_max: int, after: int = BEFORE_ALL
-) -> tuple[Look, list[Claimed]]:
+) -> tuple[ClaimScan, list[Claimed]]:
     """Lease jobs of one type to slots, of priorities worse than ``after``, from ``cursor`` on: that of the last
     look, or empty. One transaction of its own; `doubtful` has what it did if that is in doubt."""
     return await _claim(connection, "claim_flow", slots, arrays.texts((str(after), cursor)), keys_max)
@@ -76,14 +76,14 @@ async def claim(
 
 async def claim_hinted(
     connection: TrioConnection, slots: Sequence[Slot], keys: Sequence[str]
-) -> tuple[Look, list[Claimed]]:
+) -> tuple[ClaimScan, list[Claimed]]:
     """As `claim`, of these flow keys."""
     return await _claim(connection, "claim_hinted", slots, arrays.texts(keys), len(keys))
 
 
 async def _claim(
     connection: TrioConnection, name: str, slots: Sequence[Slot], where: str, keys_max: int
-) -> tuple[Look, list[Claimed]]:
+) -> tuple[ClaimScan, list[Claimed]]:
     params = (
         slots[0].job_type,
         len(slots),
@@ -94,8 +94,8 @@ async def _claim(
         INLINE_VARIABLES_MAX_BYTES,
     )
     rows = cast(Any, await connection.fetch(SQL[name], params))
-    look = Look(*rows[0][: len(Look._fields)])
-    return look, await readable(connection, _claimed(rows))
+    scan = ClaimScan(*rows[0][: len(ClaimScan._fields)])
+    return scan, await readable(connection, _claimed(rows))
 
 
 async def admit(
@@ -106,7 +106,7 @@ async def admit(
     keys_max: int,
     deadline_s: float,
     after: int = BEFORE_ALL,
-) -> tuple[Look, int]:
+) -> tuple[ClaimScan, int]:
     """Hand at most ``count`` jobs of a type to the relay, as `claim`; how many. One transaction of its own, safe to
     repeat."""
     where = arrays.texts((str(after), cursor))
@@ -115,15 +115,15 @@ async def admit(
 
 async def admit_hinted(
     connection: TrioConnection, job_type: int, count: int, keys: Sequence[str], deadline_s: float
-) -> tuple[Look, int]:
+) -> tuple[ClaimScan, int]:
     """As `admit`, of these flow keys."""
     return await _admit(connection, "admit_hinted", (job_type, count, arrays.texts(keys), len(keys), deadline_s))
 
 
-async def _admit(connection: TrioConnection, name: str, params: tuple[object, ...]) -> tuple[Look, int]:
+async def _admit(connection: TrioConnection, name: str, params: tuple[object, ...]) -> tuple[ClaimScan, int]:
     rows = cast(Any, await connection.fetch(SQL[name], params))
-    *look, admitted = rows[0]
-    return Look(*look), admitted
+    *scan, admitted = rows[0]
+    return ClaimScan(*scan), admitted
 
 
 def doubtful(doubt: InDoubt) -> list[Claimed]:
@@ -132,7 +132,7 @@ def doubtful(doubt: InDoubt) -> list[Claimed]:
 
 
 def _claimed(rows: Iterable[Sequence[Any]]) -> list[Claimed]:
-    jobs = (row[len(Look._fields) :] for row in rows)
+    jobs = (row[len(ClaimScan._fields) :] for row in rows)
     return [Claimed(*cast(Any, job)) for job in jobs if job[0] is not None]
 
 

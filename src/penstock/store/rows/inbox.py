@@ -12,7 +12,7 @@ from penstock.store.db.statements import SQL
 from penstock.store.db.vault import offloaded
 from penstock.store.rows.variables import opened
 
-LOOK_ROWS = 1_000
+SCAN_ROWS = 1_000
 """Read at once of a list in which few match: some milliseconds."""
 
 
@@ -77,9 +77,9 @@ async def count(connection: TrioConnection, most: int) -> int:
 async def look(
     connection: TrioConnection, job_types: Sequence[int], after: int, definitions: Sequence[int] | None, unclaimed: bool
 ) -> Listing:
-    """The next `LOOK_ROWS` of these job types, oldest first, and those of them that are wanted."""
+    """The next `SCAN_ROWS` of these job types, oldest first, and those of them that are wanted."""
     wanted = None if definitions is None else arrays.ints(definitions)
-    params = (arrays.ints(job_types), after, wanted, unclaimed, LOOK_ROWS)
+    params = (arrays.ints(job_types), after, wanted, unclaimed, SCAN_ROWS)
     looked, last, found = cast(Any, (await connection.fetch(SQL["list_tasks"], params))[0])
     return Listing(looked, last or after, [TaskKey(*key) for key in found])
 

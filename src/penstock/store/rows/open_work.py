@@ -14,7 +14,7 @@ from penstock.store.db import arrays
 from penstock.store.db.connection import TrioConnection
 from penstock.store.db.statements import SQL, Statement
 
-LOOK_ROWS: Final = 2_000
+SCAN_ROWS: Final = 2_000
 """Timers that are looked at for a page of one kind."""
 
 
@@ -93,14 +93,14 @@ async def leased(connection: TrioConnection, job_type: int | None, limit: int, s
 async def timers(
     connection: TrioConnection, after: TimerKey, indexes: Sequence[int], *, boundary: bool, most: int | None
 ) -> list[ComingTimer]:
-    """Those among the next `LOOK_ROWS` with one of the indexes, or of boundary events; next first, at most so many."""
-    params = (*after, arrays.ints(indexes), boundary, LOOK_ROWS, most)
+    """Those among the next `SCAN_ROWS` with one of the indexes, or of boundary events; next first, at most so many."""
+    params = (*after, arrays.ints(indexes), boundary, SCAN_ROWS, most)
     return [ComingTimer(*row) for row in await _read(connection, (SQL["next_timers"], params))]
 
 
-async def end_of_look(connection: TrioConnection, after: TimerKey) -> TimerKey | None:
-    """The last of the next `LOOK_ROWS` timers; None when there are fewer."""
-    rows = await _read(connection, (SQL["timer_at"], (*after, LOOK_ROWS)))
+async def end_of_scan(connection: TrioConnection, after: TimerKey) -> TimerKey | None:
+    """The last of the next `SCAN_ROWS` timers; None when there are fewer."""
+    rows = await _read(connection, (SQL["timer_at"], (*after, SCAN_ROWS)))
     return TimerKey(*rows[0]) if rows else None
 
 

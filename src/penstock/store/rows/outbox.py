@@ -42,12 +42,12 @@ class Outgoing(NamedTuple):
     """None: they can't be read for want of a key."""
 
 
-class Look(NamedTuple):
-    """What a look into the outbox found; ``outgoing`` in order of id. ``looked`` counts the rows per job type, void
+class OutboxScan(NamedTuple):
+    """What a look into the outbox found; ``outgoing`` in order of id. ``scanned`` counts the rows per job type, void
     and locked ones included; ``held`` those whose token another transaction held."""
 
     outgoing: list[Outgoing]
-    looked: dict[int, int]
+    scanned: dict[int, int]
     held: dict[int, int]
 
 
@@ -68,7 +68,7 @@ async def take(
     published: Sequence[Published],
     *,
     audit: bool,
-) -> Look:
+) -> OutboxScan:
     """Delete the rows ``published``, then mark and fold the next ones. One transaction, one round trip.
 
     ``low_water_marks`` names the job types to look at, each with the id to look from; ``left_out`` are rows to leave out.
@@ -86,7 +86,7 @@ async def take(
         statements.insert(0, _deletion(published, audit))
     rows = cast(Any, (await connection.roundtrip(statements))[-1])
     outgoing: list[Outgoing] = []
-    looked: dict[int, int] = {}
+    scanned: dict[int, int] = {}
     settled: Counter[int] = Counter()
     for what, job_type, *rest in rows:
         if what == _TAKEN:
@@ -95,14 +95,14 @@ async def take(
         elif what == _VOID:
             settled[job_type] += rest[0]
         else:
-            looked[job_type] = rest[0]
+            scanned[job_type] = rest[0]
     vault = connection.vault
     if vault is not None:
         size_bytes = sum(len(row.variables or "") for row in outgoing)
         outgoing = await offloaded(size_bytes, lambda: [_opened(row, vault) for row in outgoing])
     outgoing.sort(key=lambda row: row.id)
-    held = {job_type: count - settled[job_type] for job_type, count in looked.items() if count > settled[job_type]}
-    return Look(outgoing, looked, held)
+    held = {job_type: count - settled[job_type] for job_type, count in scanned.items() if count > settled[job_type]}
+    return OutboxScan(outgoing, scanned, held)
 
 
 def _opened(row: Outgoing, vault: Vault) -> Outgoing:
