@@ -82,7 +82,9 @@ def main() -> int:
             block = _block(bench, load, ORDERS[number % 2], chosen.slice_seconds, open_tabs)
             for title, ratio in block.items():
                 ratios[title].append(ratio)
-            console.print(f"block {number + 1}: {'; '.join(_told(*row) for row in ratios.items())}", highlight=False)
+            console.print(
+                f"block {number + 1}: {'; '.join(_described(*row) for row in ratios.items())}", highlight=False
+            )
         assert not load.counts()[Count.ERRORS], bench.problems
     found = estimate(ratios["jobs per second"])
     return 1 if found is not None and found.high < 1 - LOWER_MAX else 0
@@ -120,7 +122,7 @@ def _sum(windows: Sequence[dict[str, float]], names: Sequence[str]) -> float:
     return sum(window.get(name, 0.0) for window in windows for name in names)
 
 
-def _told(title: str, ratios: Sequence[float]) -> str:
+def _described(title: str, ratios: Sequence[float]) -> str:
     found: Estimate | None = estimate(ratios)
     if found is None:
         return f"{title} {median(list(ratios)):.3f} (too few blocks for an interval)"

@@ -26,8 +26,8 @@ class Display:
         )
         self._task = self._bar.add_task("", total=1.0, detail="")
         self._scenario = ""
-        self._told_at = 0.0
-        self._told = ""
+        self._shown_at = 0.0
+        self._shown = ""
 
     def __enter__(self) -> Display:
         self._bar.start()
@@ -50,8 +50,8 @@ class Display:
         """How far it is, 0 to 1, and with what."""
         self._bar.update(self._task, completed=share, description=self._scenario, detail=text)
         now = time.monotonic()
-        if not self.console.is_terminal and text and (text != self._told or now - self._told_at > QUIET_INTERVAL_S):
-            self._told, self._told_at = text, now
+        if not self.console.is_terminal and text and (text != self._shown or now - self._shown_at > QUIET_INTERVAL_S):
+            self._shown, self._shown_at = text, now
             self.console.print(f"{self._scenario}: {text} {share:.0%}", highlight=False, markup=False)
 
     def tell(self, text: str) -> None:

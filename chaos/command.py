@@ -112,7 +112,7 @@ def soak_command(
     try:
         found = trio.run(soaking.soak, directory, seed, minutes * 60, rate)
         good = found.good
-        _tell(found.report, console)
+        _print_report(found.report, console)
         for trend in found.trends:
             word = "flat" if trend.flat else "NOT FLAT"
             console.print(f"  {trend.what}: {trend.first:g} → {trend.last:g}, {word}", highlight=False, markup=False)
@@ -185,7 +185,7 @@ def _run_one(
     try:
         report = trio.run(lambda: runner.run(attack, directory, replay=struck))
         good = not report.broken
-        _tell(report, console)
+        _print_report(report, console)
         path = output / f"{attack.name}-{attack.seed}.json"
         path.write_bytes(msgspec.json.format(msgspec.json.encode(report)))
         if not good:
@@ -198,7 +198,7 @@ def _run_one(
     return good
 
 
-def _tell(report: Report, console: Console) -> None:
+def _print_report(report: Report, console: Console) -> None:
     word = "[green]held[/green]" if not report.broken else "[red]BROKEN[/red]"
     if not report.struck and report.left_out:
         word = "[yellow]NOT RUN: needs root to mount a small file system[/yellow]"

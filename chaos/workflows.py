@@ -109,7 +109,7 @@ def _signalled() -> Workflow:
     return _workflow(body, 2, "begin", "wait", "go", "end", before={"go": ["begin", "wait"]}, signal="wait")
 
 
-def _told() -> Workflow:
+def _notified() -> Workflow:
     message = {"name": MESSAGE, "correlationKey": "${number}"}
     body = definition(
         service("begin", "wait", job_type="batch"),
@@ -186,7 +186,7 @@ WORKFLOWS: Mapping[str, Workflow] = {
         _choose(),
         _timed(),
         _signalled(),
-        _told(),
+        _notified(),
         _asked(),
         _chained(),
         _doomed(),

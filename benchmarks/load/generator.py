@@ -50,7 +50,7 @@ class Generators:
         """Raises GeneratorFailed when a process has ended or told a failure."""
         for pipe in self._pipes:
             if pipe.poll():
-                raise GeneratorFailed(f"the load generator broke off: {_told(pipe)}")
+                raise GeneratorFailed(f"the load generator broke off: {_described(pipe)}")
 
     def begin(self) -> None:
         """All connections stand: send the first requests."""
@@ -59,7 +59,7 @@ class Generators:
 
     def wait_ready(self) -> None:
         for pipe in self._pipes:
-            told = _told(pipe) if pipe.poll(START_TIMEOUT_S) else f"no answer within {START_TIMEOUT_S:.0f} s"
+            told = _described(pipe) if pipe.poll(START_TIMEOUT_S) else f"no answer within {START_TIMEOUT_S:.0f} s"
             if told != "ready":
                 raise GeneratorFailed(f"the load generator could not connect: {told}")
 
@@ -70,7 +70,7 @@ class Generators:
         for pipe in self._pipes:
             if not pipe.poll(STOP_TIMEOUT_S):
                 raise GeneratorFailed("the load generator does not stop")
-            told = _told(pipe)
+            told = _described(pipe)
             if isinstance(told, str):
                 raise GeneratorFailed(f"the load generator broke off: {told}")
             taken, problems = told
@@ -87,7 +87,7 @@ class Generators:
             process.join(STOP_TIMEOUT_S)
 
 
-def _told(pipe: Pipe) -> Any:
+def _described(pipe: Pipe) -> Any:
     """What a process says; a process that has ended without a word is one that broke off."""
     try:
         return pipe.recv()

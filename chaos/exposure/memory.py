@@ -53,7 +53,7 @@ def unread(target: Target) -> str:
         with suppress(OSError):
             statuses[client.recv(12)[9:].decode()] += 1
         client.close()
-    return _told(statuses)
+    return _described(statuses)
 
 
 def held_bodies(target: Target) -> str:
@@ -68,7 +68,7 @@ def held_bodies(target: Target) -> str:
     outcomes = Counter(str(target.call("POST", "/v1/jobs/poll", poll)[0]) for _ in range(20))
     for client in clients:
         client.close()
-    return _told(outcomes)
+    return _described(outcomes)
 
 
 def grpc_window(target: Target) -> str:
@@ -107,7 +107,7 @@ def parked(target: Target) -> str:
         except BlockingIOError:
             statuses["parked"] += 1
         client.close()
-    return _told(statuses)
+    return _described(statuses)
 
 
 def window_updates(target: Target) -> str:
@@ -151,10 +151,10 @@ def _at_once(count: int, work: Callable[[], str]) -> str:
         thread.start()
     for thread in threads:
         thread.join()
-    return _told(outcomes)
+    return _described(outcomes)
 
 
-def _told(outcomes: Counter[str]) -> str:
+def _described(outcomes: Counter[str]) -> str:
     return ", ".join(f"{count} × {what}" for what, count in outcomes.items())
 
 

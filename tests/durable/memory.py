@@ -79,7 +79,7 @@ class Database:
         row.records.append(msgspec.structs.replace(record, pos=self.pos, at=self.now()))
         return Stored(self.pos, self.now())
 
-    def tell(self, id: str, record: Record) -> None:
+    def notify(self, id: str, record: Record) -> None:
         row = self.runs[id]
         self.write(row, record)
         row.mail += 1
@@ -237,7 +237,7 @@ class MemoryBackend:
 
     async def send(self, run_id: str, name: str, payload: str, dedup: str, *, sender: str, force: bool = False) -> None:
         await self._reach()
-        self.db.tell(run_id, message(name, payload))
+        self.db.notify(run_id, message(name, payload))
 
     async def extend(self, leased: LeasedRun, shown: Shown) -> Beat:
         await self._reach()

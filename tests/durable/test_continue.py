@@ -121,7 +121,7 @@ class Losing(MemoryBackend):
     async def continue_as_new(self, leased: LeasedRun, mail: int, begun: Record, kept: Sequence[int]) -> bool:
         how = self.how.pop(0) if self.how else ""
         if how == "told":
-            self.db.tell(leased.key, message("payment", "4000"))
+            self.db.notify(leased.key, message("payment", "4000"))
         if how == "away":
             raise Away("before")
         done = await super().continue_as_new(leased, mail, begun, kept)
@@ -153,7 +153,7 @@ async def test_each_month_is_one_whatever_happens_between(
     database = Database()
     row = database.start(account)
     for n in (1, 20, 300):
-        database.tell("r", message("payment", str(n)))
+        database.notify("r", message("payment", str(n)))
     backend = Losing(database, how)
     with trio.fail_after(DAY_S), backend.scope:
         async with trio.open_nursery() as nursery:

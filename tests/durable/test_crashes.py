@@ -133,7 +133,7 @@ class FaultyBackend(MemoryBackend):
                 await trio.sleep(STEP_S / 2)
             case "cancel":
                 stored = await super().append(leased, records, after, mail)
-                self.db.tell(leased.key, Record(0, Kind.CANCEL, self.fault.path))
+                self.db.notify(leased.key, Record(0, Kind.CANCEL, self.fault.path))
                 return stored if row.mail == mail else None
             case kind:
                 raise AssertionError(kind)
@@ -179,7 +179,7 @@ async def tell_story(monkeypatch: pytest.MonkeyPatch, story: str, fault: Fault, 
         for sent in STORIES[story]:
             await trio.sleep(sent.after_s - trio.current_time() + began)
             for _ in range(1 + twice):
-                database.tell(ID, Record(0, Kind.MESSAGE, name=sent.name, payload=encode(sent.value, "message")))
+                database.notify(ID, Record(0, Kind.MESSAGE, name=sent.name, payload=encode(sent.value, "message")))
 
     began = trio.current_time()
     async with trio.open_nursery() as nursery:

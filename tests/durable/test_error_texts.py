@@ -128,7 +128,7 @@ async def test_code_that_does_not_fit_its_journal(after: Body, said: str, autoju
     async with executing(database, before):
         database.start(before)
         await database.wait_state("r", "parked")
-    database.tell("r", message("look", "1"))
+    database.notify("r", message("look", "1"))
     async with executing(database, workflow_of(after), limits=ExecutorLimits(strict_args=True)):
         row = await database.wait_state("r", "blocked")
     assert row.ending is None
@@ -141,7 +141,7 @@ async def test_other_arguments_are_a_warning_by_default(caplog: pytest.LogCaptur
     async with executing(database, before):
         database.start(before)
         await database.wait_state("r", "parked")
-    database.tell("r", message("look", "1"))
+    database.notify("r", message("look", "1"))
     async with executing(database, workflow_of(with_other_arguments)):
         row = await database.wait_state("r", "ended")
     assert row.ending is not None
@@ -226,7 +226,7 @@ async def test_a_run_that_wants_too_much_fails_with_its_line(body: Body, said: s
     limits = ExecutorLimits(run=Limits(max_branches=10, max_depth=5))
     async with executing(database, workflow_of(body), limits=limits):
         row = database.start(workflow_of(body))
-        database.tell("r", message("paid", '"seven"'))
+        database.notify("r", message("paid", '"seven"'))
         await database.wait_state("r", "ended")
     assert row.ending is not None
     assert row.ending.failure is not None
@@ -275,7 +275,7 @@ async def test_secrets_are_masked_in_what_is_told(caplog: pytest.LogCaptureFixtu
         r" password=\*\*\* \(test_error_texts\.py:\d+\)\. It is tried again in 1 s",
         told,
     )
-    database.tell("r", message("look", "1"))
+    database.notify("r", message("look", "1"))
     async with executing(database, workflow_of(after)):
         row = await database.wait_state("r", "blocked")
     assert row.blocked is not None

@@ -198,10 +198,10 @@ async def test_a_message_wakes_parked_and_held_runs(autojump_clock):
     async with executing(database, talks):
         row = database.start(talks)
         await database.wait_state("r", "parked")
-        database.tell("r", message("n", "1"))
+        database.notify("r", message("n", "1"))
         await database.wait_state("r", "held")
         await trio.sleep(1)
-        database.tell("r", message("n", "2"))
+        database.notify("r", message("n", "2"))
         await database.wait_state("r", "ended")
         assert trio.current_time() < 10
     assert row.ending is not None
@@ -220,7 +220,7 @@ async def test_a_message_during_parking_wakes_the_run(autojump_clock):
         park = backend.park
 
         async def told_before(leased: LeasedRun, mail: int, due: float | None, shown: Shown) -> bool:
-            database.tell("r", message("n", "7"))
+            database.notify("r", message("n", "7"))
             backend.mail.clear()
             backend.park = park  # type: ignore[method-assign]  # once
             return await park(leased, mail, due, shown)
@@ -251,7 +251,7 @@ async def test_a_cancelled_run_cleans_up_and_ends_as_cancelled(autojump_clock):
     async with executing(database, holds):
         row = database.start(holds)
         await database.wait_state("r", "parked")
-        database.tell("r", Record(0, Kind.CANCEL))
+        database.notify("r", Record(0, Kind.CANCEL))
         await database.wait_state("r", "ended")
     assert cleaned == ["released"]
     assert row.ending is not None
@@ -366,7 +366,7 @@ async def test_other_code_blocks_the_run_with_path_names_and_line(autojump_clock
     async with executing(database, before):
         database.start(before)
         await database.wait_state("r", "parked")
-    database.tell("r", message("wake", "1"))
+    database.notify("r", message("wake", "1"))
     async with executing(database, after):
         row = await database.wait_state("r", "blocked")
         assert row.blocked is not None

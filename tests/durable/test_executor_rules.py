@@ -41,7 +41,7 @@ async def test_a_step_cancelled_within_its_record_group_never_begins(autojump_cl
         ) -> list[Stored] | None:
             await append(leased, records, after, mail)
             backend.append = append  # type: ignore[method-assign]  # once
-            database.tell("r", Record(0, Kind.CANCEL))
+            database.notify("r", Record(0, Kind.CANCEL))
             return None
 
         backend.append = cancelled_after  # type: ignore[method-assign]  # a race
@@ -148,7 +148,7 @@ async def test_mail_is_seen_that_came_while_the_run_was_taken(
         found = await take(self, max_runs, max_wait_s)
         for leased in found:
             if leased.fresh is not parks:
-                database.tell(leased.key, message("n", "7"))
+                database.notify(leased.key, message("n", "7"))
                 await trio.testing.wait_all_tasks_blocked()  # it is heard before the run is held
         return found
 

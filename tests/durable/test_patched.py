@@ -63,7 +63,7 @@ async def test_a_new_run_takes_the_new_way(autojump_clock):
     database = Database()
     row = database.start(new)
     await serve(database, new, "parked")
-    database.tell("r", message("go", '"now"'))
+    database.notify("r", message("go", '"now"'))
     await serve(database, new, "ended")
     assert row.ending is not None
     assert row.ending.result == NEW_WAY
@@ -75,7 +75,7 @@ async def test_a_run_past_the_place_keeps_to_the_old_way(autojump_clock):
     database = Database()
     row = database.start(old)
     await serve(database, old, "parked")
-    database.tell("r", message("go", '"now"'))
+    database.notify("r", message("go", '"now"'))
     await serve(database, new, "ended")
     assert row.ending is not None
     assert row.ending.result == OLD_WAY
@@ -93,7 +93,7 @@ async def test_what_was_said_holds_though_nothing_followed(autojump_clock):
     row = database.start(waits)
     await serve(database, waits, "parked")
     assert marks(row) == ["CLOCK greeting"], "a record of its own, as the run parks"
-    database.tell("r", message("name", '"ann"'))
+    database.notify("r", message("name", '"ann"'))
     await serve(database, waits, "ended")
     assert row.ending is not None
     assert row.ending.result == '"hello ann"'
@@ -111,7 +111,7 @@ async def test_several_patches_of_one_activation_are_all_kept(autojump_clock):
     row = database.start(body)
     await serve(database, body, "parked")
     assert marks(row) == ["DONE a", "CLOCK b", "CLOCK c"]
-    database.tell("r", message("go", '"now"'))
+    database.notify("r", message("go", '"now"'))
     await serve(database, body, "ended")
     assert row.ending is not None
     assert row.ending.result == "[true,true,true,true,true,true]"
@@ -139,7 +139,7 @@ async def test_marks_of_a_long_journal_are_known_from_its_beginning(autojump_clo
     row = database.start(first_many)
     await serve(database, first_many, "parked")
     assert [record.mark for record in row.records if record.mark] == ["late"]
-    database.tell("r", message("go", '"now"'))
+    database.notify("r", message("go", '"now"'))
     await serve(database, many, "ended")  # what a run brings with it are its first two records
     assert row.ending is not None
     assert row.ending.result == "[false,true]"
@@ -156,7 +156,7 @@ async def test_a_lost_append_changes_no_answer(autojump_clock, monkeypatch: pyte
         monkeypatch.setattr(backend, "append", overtaken)  # answers nothing: its records have to be read
         row = database.start(new)
         await database.wait_state("r", "parked")
-        database.tell("r", message("go", '"now"'))
+        database.notify("r", message("go", '"now"'))
         await database.wait_state("r", "ended")
     assert row.ending is not None
     assert row.ending.result == NEW_WAY

@@ -16,7 +16,7 @@ from penstock.durable.backend import LeasedRun
 from penstock.durable.executor import Executor
 from penstock.durable.loaded_run import ExecutorLimits
 from penstock.durable.local import LocalRuns
-from penstock.durable.news import HEARD_MAX_CHARS, POLL_MAX_S, News
+from penstock.durable.news import HEARD_MAX_CHARS, POLL_MAX_S, RunEnds
 from penstock.durable.run import Run
 from penstock.wire.model import Instance
 from tests.durable.memory import Database, MemoryBackend
@@ -50,14 +50,14 @@ class Runs:
         )
 
 
-def new_run(runs: Runs, news: News, id: str = "1") -> Run[Any]:
+def new_run(runs: Runs, news: RunEnds, id: str = "1") -> Run[Any]:
     def opened() -> LocalRuns:
         return cast(LocalRuns, runs)
 
     return Run(id, id, opened, news, is_new=True)
 
 
-async def resulting(runs: Runs, news: News, run: Run[Any], *, then: Callable[[], None], after_s: float) -> Any:
+async def resulting(runs: Runs, news: RunEnds, run: Run[Any], *, then: Callable[[], None], after_s: float) -> Any:
     """What it gives when that becomes of it so much later."""
     found: list[Any] = []
 
@@ -75,24 +75,24 @@ async def resulting(runs: Runs, news: News, run: Run[Any], *, then: Callable[[],
 
 
 async def test_what_completed_here_is_told_and_not_read(autojump_clock):
-    runs, news = Runs(), News()
+    runs, news = Runs(), RunEnds()
     run = new_run(runs, news)
     news.leased.add("1")
-    assert await resulting(runs, news, run, then=lambda: news.tell("1", '{"n":7}'), after_s=0.01) == {"n": 7}
+    assert await resulting(runs, news, run, then=lambda: news.notify("1", '{"n":7}'), after_s=0.01) == {"n": 7}
     assert await run.result() == {"n": 7}
     assert (runs.looks, runs.asked) == (0, [])
 
 
 async def test_what_completed_before_anybody_waits_for_it_is_known(autojump_clock):
-    runs, news = Runs(), News()
+    runs, news = Runs(), RunEnds()
     run = new_run(runs, news)
-    news.tell("1", "7")
+    news.notify("1", "7")
     assert await run.result() == 7
     assert (runs.looks, trio.current_time()) == (0, 0)
 
 
 async def test_a_run_taken_here_meanwhile_is_not_looked_for(autojump_clock):
-    runs, news = Runs(), News()
+    runs, news = Runs(), RunEnds()
     run = new_run(runs, news)
 
     async def take() -> None:
@@ -101,7 +101,7 @@ async def test_a_run_taken_here_meanwhile_is_not_looked_for(autojump_clock):
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(take)
-        assert await resulting(runs, news, run, then=lambda: news.tell("1", "7"), after_s=0.9) == 7
+        assert await resulting(runs, news, run, then=lambda: news.notify("1", "7"), after_s=0.9) == 7
     assert (runs.looks, runs.asked) == (0, [])
 
 
@@ -109,14 +109,14 @@ async def test_a_run_taken_here_meanwhile_is_not_looked_for(autojump_clock):
     ("status", "told"), [("COMPLETED", '"' + "x" * HEARD_MAX_CHARS + '"'), ("COMPLETED", None), ("FAILED", None)]
 )
 async def test_large_results_and_failures_are_read_when_they_are_told(autojump_clock, status: str, told: str | None):
-    runs, news = Runs(), News()
+    runs, news = Runs(), RunEnds()
     run = new_run(runs, news)
     news.leased.add("1")
 
     def end() -> None:
         news.leased.discard("1")
         runs.end(status, b'{"result":"as stored"}', None if status == "COMPLETED" else "as stored")
-        news.tell("1", told)
+        news.notify("1", told)
 
     if status == "FAILED":
         with pytest.RaisesGroup(pytest.RaisesExc(RunFailed, match="as stored"), flatten_subgroups=True):
@@ -128,7 +128,7 @@ async def test_large_results_and_failures_are_read_when_they_are_told(autojump_c
 
 
 async def test_what_ends_elsewhere_is_found_by_looks_that_grow_rare(autojump_clock):
-    runs, news = Runs(), News()
+    runs, news = Runs(), RunEnds()
     run = new_run(runs, news)
     assert await resulting(runs, news, run, then=lambda: runs.end("COMPLETED", b'{"result":7}'), after_s=10) == 7
     assert 10 < len(runs.asked) < 20
@@ -138,7 +138,7 @@ async def test_what_ends_elsewhere_is_found_by_looks_that_grow_rare(autojump_clo
 
 
 async def test_who_waits_for_many_runs_asks_for_them_together(autojump_clock):
-    runs, news = Runs(), News()
+    runs, news = Runs(), RunEnds()
     found: list[Any] = []
 
     async def wait(id: int) -> None:
@@ -159,7 +159,7 @@ async def test_who_waits_for_many_runs_asks_for_them_together(autojump_clock):
 
 
 async def test_who_waits_when_the_app_closes_is_told_so(autojump_clock):
-    runs, news = Runs(), News()
+    runs, news = Runs(), RunEnds()
     is_open = True
 
     def opened() -> LocalRuns:
@@ -193,7 +193,7 @@ class AwayRuns(Runs):
 
 
 async def test_an_outage_is_heard_of_by_those_who_wait(autojump_clock):
-    runs, news = AwayRuns(), News()
+    runs, news = AwayRuns(), RunEnds()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(news.watch, runs.find_ended)
         with pytest.raises(Unavailable):
@@ -202,11 +202,11 @@ async def test_an_outage_is_heard_of_by_those_who_wait(autojump_clock):
 
 
 async def test_nothing_is_kept_of_runs_without_a_handle(autojump_clock):
-    news = News()
+    news = RunEnds()
     run = new_run(Runs(), news)
     assert news.of("1") is news.of("1")
     del run
-    news.tell("1", "7")
+    news.notify("1", "7")
     assert news.of("1").result is None
 
 

@@ -51,7 +51,7 @@ async def test_a_childs_key_outlives_another_order_of_its_loop(autojump_clock: o
         row = database.start(body)
         await database.wait_state("r", "parked")
     skus.reverse()
-    database.tell("r", message("go", "1"))
+    database.notify("r", message("go", "1"))
     async with executing(database, body, limits=ExecutorLimits(strict_args=True)):
         await database.wait_state("r", "ended")
     assert row.ending is not None
@@ -81,7 +81,7 @@ async def test_options_of_a_step_may_change_between_deploys(autojump_clock: obje
     async with executing(database, before):
         row = database.start(before)
         await database.wait_state("r", "parked")
-    database.tell("r", message("go", "1"))
+    database.notify("r", message("go", "1"))
     async with executing(database, after):
         await database.wait_state("r", "ended")
     assert row.ending is not None
@@ -102,7 +102,7 @@ async def test_a_new_version_leaves_old_runs_to_old_code(autojump_clock: object)
     async with executing(database, old):
         database.start(old, id="first")
         await database.wait_state("first", "parked")
-    database.tell("first", message("go", "1"))
+    database.notify("first", message("go", "1"))
     async with executing(database, old, new):
         database.start(new, id="second")
         await database.wait_state("first", "ended")
@@ -224,7 +224,7 @@ async def test_a_body_knows_whether_it_is_replayed(autojump_clock: object):
             if "r" not in database.runs:
                 database.start(body)
             await database.wait_state("r", "parked")
-        database.tell("r", message("go", "1"))
+        database.notify("r", message("go", "1"))
     async with executing(database, body):
         await database.wait_state("r", "ended")
     assert seen == [(0, False), (0, True), (1, False), (0, True), (1, True), (2, False)]
@@ -293,7 +293,7 @@ async def test_logs_of_a_replay_are_not_told_twice(autojump_clock: object, caplo
     async with executing(database, body):
         database.start(body)
         await database.wait_state("r", "parked")
-    database.tell("r", message("go", "1"))
+    database.notify("r", message("go", "1"))
     async with executing(database, body):
         await database.wait_state("r", "ended")
     assert [record.message for record in caplog.records if record.name == "a shop"] == ["begun", "ended"]

@@ -75,7 +75,7 @@ async def test_a_suspect_is_activated_when_nothing_else_is(autojump_clock, caplo
             assert beside == [1], "it was alone"
             assert database.runs["later"].state in ("held", "parked"), "others are begun again"
             for id in ("w0", "w1", "w2", "later"):
-                database.tell(id, message("m", '"x"'))
+                database.notify(id, message("m", '"x"'))
                 await database.wait_state(id, "ended")
             await database.wait_state("s", "ended")
     assert "run s: 3 executors have ended with it; it is activated alone" in caplog.text

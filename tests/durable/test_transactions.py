@@ -178,7 +178,7 @@ async def test_one_that_lost_its_run_is_rolled_back(bank: str):
             connection.execute("UPDATE token SET attempt = attempt + 1, claimed_by = 'e9.0123abcd/x-1'")
         go_on.set()
         with trio.fail_after(BOUND_S):
-            while app._news.leased:
+            while app._run_ends.leased:
                 await trio.testing.wait_all_tasks_blocked()
         assert [record async for record in run.history()] == []
     with psycopg.connect(bank) as connection:

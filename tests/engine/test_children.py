@@ -95,7 +95,7 @@ async def test_the_end_of_a_child_is_told_to_its_caller(make_driver: MakeDriver)
     assert driver.rows("SELECT token_id, index FROM timer") == [(run.run_lease.instance, -17)]
     timer = driver.rows("SELECT token_id, seq, index FROM timer")[0]
     for engine in (driver, other):  # both saw that it is due
-        await engine.engine.children.tell(run.run_lease.instance, timer)
+        await engine.engine.children.notify(run.run_lease.instance, timer)
     assert driver.rows("SELECT count(*) FROM timer") == [(0,)]
     [again] = await take(driver)
     assert await ends(driver, again) == [("/0", "audit", {"id": id, "status": "COMPLETED", "result": {"sum": 8}})]
@@ -391,7 +391,7 @@ async def test_a_child_that_goes_on_is_not_told_as_failed(driver: Driver, monkey
     run = await begin(driver)
     id = await start(driver, run)
     await fail(driver, await take_child(driver))
-    tell = driver.engine.journal.tell
+    tell = driver.engine.journal.notify
 
     async def tell_late(*args: Any) -> None:
         await driver.engine.instances.retry_run(id, None)
@@ -445,7 +445,7 @@ async def test_results_are_in_memory_of_a_few_children(
     for n in range(5):
         await start(driver, run, f"/{n}", id=f"c-{n}")
         assert await finish(driver, await _held(driver))
-    tell, now, most = driver.engine.journal.tell, 0, 0
+    tell, now, most = driver.engine.journal.notify, 0, 0
 
     async def tell_counted(*args: Any) -> None:
         nonlocal now, most

@@ -97,7 +97,7 @@ async def test_what_another_engine_says_is_not_told_to_others_again(autojump_clo
     told: list[Loss] = []
     losses = Losses(2, told.append)
     losses.hear(loss(seq=1))
-    losses.tell(loss(seq=2))
+    losses.notify(loss(seq=2))
     losses.hear(loss(seq=2))
     assert told == [loss(seq=2)]
     assert await losses.wait("w", 0) == [loss(seq=1), loss(seq=2)]

@@ -51,10 +51,10 @@ async def test_a_failed_instance_stands_in_the_log(driver: Driver, capsys: pytes
 async def test_many_failed_instances_are_few_lines(mock_clock: MockClock, capsys: pytest.CaptureFixture[str]) -> None:
     failed = FailedInstances()
     for _ in range(3):
-        failed.tell(0x1F, "one", "r" * 1000)
-        failed.tell(0x2F, "other", "")
+        failed.notify(0x1F, "one", "r" * 1000)
+        failed.notify(0x2F, "other", "")
     mock_clock.jump(INTERVAL_S)
-    failed.tell(0x3F, "one", "")
+    failed.notify(0x3F, "one", "")
     told = [line.split("component=", 1)[1] for line in capsys.readouterr().out.splitlines()]
     assert [sorted(line.split()[1:]) for line in told] == [
         ["definition=one", "instance=1f", f"reason={'r' * REASON_MAX_CHARS}"],

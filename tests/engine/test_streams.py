@@ -28,17 +28,17 @@ class Worker:
     """A stream, and waiting for its next job."""
 
     def __init__(self, driver: Driver) -> None:
-        self._news = trio.Event()
-        self.stream = JobStream(driver.engine, "w1", 3_600, self._hear)
+        self._changed = trio.Event()
+        self.stream = JobStream(driver.engine, "w1", 3_600, self._on_change)
 
-    def _hear(self) -> None:
-        self._news.set()
+    def _on_change(self) -> None:
+        self._changed.set()
 
     async def one(self) -> Job:
         with trio.fail_after(60):
             while not (jobs := self.stream.take_nowait(1, 1_000_000)):
-                await self._news.wait()
-                self._news = trio.Event()
+                await self._changed.wait()
+                self._changed = trio.Event()
         return jobs[0]
 
 

@@ -100,10 +100,10 @@ async def test_of_a_crowd_that_waits_one_asks(autojump_clock, caplog: pytest.Log
 
     async with trio.open_nursery() as nursery:
         for number in range(100):
-            nursery.start_soon(unserved.tell, f"run {number}", "other", find)
+            nursery.start_soon(unserved.notify, f"run {number}", "other", find)
     assert len(asked) == len(told(caplog)) == 1
     await trio.sleep(31)
-    await unserved.tell("run 7", "other", find)
+    await unserved.notify("run 7", "other", find)
     assert told(caplog)[1] == "run 7 waits for an App with other@1: none is connected"
 
     async def hangs() -> str | None:
@@ -111,4 +111,4 @@ async def test_of_a_crowd_that_waits_one_asks(autojump_clock, caplog: pytest.Log
         return None
 
     with trio.fail_after(10):
-        await unserved.tell("run 8", "served", hangs)
+        await unserved.notify("run 8", "served", hangs)

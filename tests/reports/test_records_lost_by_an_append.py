@@ -91,7 +91,7 @@ async def test_a_doubtful_append_loses_no_record(autojump_clock, monkeypatch: py
             monkeypatch.setattr("tests.durable.test_executor.MemoryBackend", lambda _, kept=backend: kept)
             async with executing(database, mixed):
                 row = database.start(mixed)
-                database.tell("r", message("m", '"x"'))
+                database.notify("r", message("m", '"x"'))
                 with trio.fail_after(600):
                     await database.wait_state("r", "ended")
             doubted.append(backend.doubted)
@@ -122,7 +122,7 @@ async def test_records_lost_at_each_append_are_appended_again(autojump_clock, mo
         async with executing(database, mixed):
             rows = [database.start(mixed, id=f"r{number}") for number in range(10)]
             for row in rows:
-                database.tell(row.id, message("m", '"x"'))
+                database.notify(row.id, message("m", '"x"'))
             for row in rows:
                 with trio.fail_after(600):
                     await database.wait_state(row.id, "ended")
@@ -185,7 +185,7 @@ async def test_a_park_that_is_given_up_loses_no_record(autojump_clock):
 
             async def overtaken(*args: Any) -> bool:
                 backend.park = park  # type: ignore[method-assign]
-                database.tell("r", message("m", "1"))
+                database.notify("r", message("m", "1"))
                 return await park(*args)
 
             backend.park = overtaken  # type: ignore[method-assign]

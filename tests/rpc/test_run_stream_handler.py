@@ -23,7 +23,7 @@ class HandlerOfRuns:
     """One whose stream has no runs, and whose engine can't read any; `told` is mail for it."""
 
     def __init__(self) -> None:
-        self._news, self._told = trio.open_memory_channel[list[MailboxNews]](10)
+        self._changed, self._told = trio.open_memory_channel[list[MailboxNews]](10)
         self.granted: list[str] = []
         journal = SimpleNamespace(
             open_mailbox=lambda holder: None, close_mailbox=lambda holder: None, wait_mailbox=self._wait_mailbox
@@ -48,7 +48,7 @@ class HandlerOfRuns:
 
     async def mail(self, instance: int) -> list[w.RunMail]:
         """What the executor is told when somebody writes to that run."""
-        await self._news.send([MailboxNews("e1.00/w-1", instance, 1)])
+        await self._changed.send([MailboxNews("e1.00/w-1", instance, 1)])
         await trio.testing.wait_all_tasks_blocked()
         message = w.WorkResponse()
         self.handler.compose(message)

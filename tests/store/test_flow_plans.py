@@ -246,7 +246,7 @@ async def counted(connection: TrioConnection) -> tuple[int, dict[str, int]]:
     return rows[0][0], dict(scans)
 
 
-class Heard:
+class AwaitedEnd:
     """What a connection is asked, by name."""
 
     def __init__(self, connection: TrioConnection, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,7 +274,7 @@ def costs(postgres_server: Server) -> Generator[dict[str, tuple[int, dict[str, i
     async def measure(dsn: str) -> dict[str, tuple[int, dict[str, int], Any]]:
         found: dict[str, tuple[int, dict[str, int], Any]] = {}
         async with await connect(dsn) as connection:
-            heard = Heard(connection, monkeypatch)
+            heard = AwaitedEnd(connection, monkeypatch)
             for filled in (False, True):
                 for name, case in CASES.items():
                     await connection.fetch(SQL["begin"])

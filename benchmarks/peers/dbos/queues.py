@@ -70,11 +70,11 @@ def compare(dsn: str, options: argparse.Namespace) -> dict[str, Any]:
     for name, (our_policy, their_policy, runs) in limits.items():
         for _ in range(options.rounds):
             found = {"Penstock": ours(dsn, our_policy, runs)}
-            _tell(name, "Penstock", found["Penstock"])
+            _print_figures(name, "Penstock", found["Penstock"])
             for look_s in LOOKS_S:
                 kind = f"DBOS, a look every {look_s:g} s"
                 found[kind] = theirs(python, dsn, their_policy, runs, look_s)
-                _tell(name, kind, found[kind])
+                _print_figures(name, kind, found[kind])
             best = max(figures["per_s"] for kind, figures in found.items() if kind != "Penstock")
             ratio = found["Penstock"]["per_s"] / best
             print(f"{name}: {ratio:.1f} × DBOS", flush=True)
@@ -82,7 +82,7 @@ def compare(dsn: str, options: argparse.Namespace) -> dict[str, Any]:
     return result
 
 
-def _tell(limit: str, kind: str, figures: dict[str, float]) -> None:
+def _print_figures(limit: str, kind: str, figures: dict[str, float]) -> None:
     print(
         f"{limit}, {kind:24}: {figures['per_s']:8,.0f} runs/s, most at once {figures['most_at_once']:.0f},"
         f" most within a second {figures['most_in_period']:.0f}, {figures['cpu_s']:.1f} s of CPU",

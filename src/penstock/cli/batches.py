@@ -179,13 +179,13 @@ def _wait(client: SyncClient, id: str, *, as_json: bool) -> Batch:
         if not count:
             continue
         for result in client.list_batch_results(id, state=state, limit=REASONS_MAX).items:
-            echo(_told(result), err=True)
+            echo(_described(result), err=True)
         if count > REASONS_MAX:
             echo(f"… {count - REASONS_MAX} more: penstock batch results {id} --state {state}", err=True)
     return batch
 
 
-def _told(result: BatchResult) -> str:
+def _described(result: BatchResult) -> str:
     instance = result.instance
     if instance is None:
         return f"item {result.index} {result.state}: {result.error}: {result.reason}"

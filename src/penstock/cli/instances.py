@@ -332,7 +332,9 @@ def watch(
     Exit code 0 when it completed, 1 when it failed, was cancelled or has not ended within the time.
     """
     with connected(url, token_file) as client:
-        ended = client.wait_until_ended(id, timeout_s=timeout, on_change=lambda now: _tell(now, as_json=as_json))
+        ended = client.wait_until_ended(
+            id, timeout_s=timeout, on_change=lambda now: _print_instance(now, as_json=as_json)
+        )
     if ended.status != "COMPLETED":
         raise typer.Exit(NOT_COMPLETED)
 
@@ -349,7 +351,7 @@ def cancel(
     """Cancel instances, one after another; the first that can't be ends it. `--json`: a line for each."""
     with connected(url, token_file) as client:
         for each in ids:
-            _tell(client.cancel_instance(each, reason=reason, compensate=compensate), as_json=as_json)
+            _print_instance(client.cancel_instance(each, reason=reason, compensate=compensate), as_json=as_json)
 
 
 @app.command()
@@ -372,7 +374,7 @@ def retry(
     """
     with connected(url, token_file) as client:
         for each in ids:
-            _tell(client.retry_instance(each, from_step=from_step, note=note, again=again), as_json=as_json)
+            _print_instance(client.retry_instance(each, from_step=from_step, note=note, again=again), as_json=as_json)
 
 
 @app.command()
@@ -385,7 +387,7 @@ def priority(
 ) -> None:
     """Change how early the jobs of an instance come, those that wait now among them."""
     with connected(url, token_file) as client:
-        _tell(client.set_priority(id, priority), as_json=as_json)
+        _print_instance(client.set_priority(id, priority), as_json=as_json)
 
 
 @app.command()
@@ -403,7 +405,7 @@ def skip(
     """Let a step of an open or failed instance count as done, with variables as its result."""
     given = json_object(variables, file)
     with connected(url, token_file) as client:
-        _tell(client.skip_step(id, step, given, execution_id=execution, note=note), as_json=as_json)
+        _print_instance(client.skip_step(id, step, given, execution_id=execution, note=note), as_json=as_json)
 
 
 @app.command()
@@ -419,7 +421,7 @@ def move(
 ) -> None:
     """Let what stands on a step of an open or failed instance go on at another step."""
     with connected(url, token_file) as client:
-        _tell(client.move_token(id, step, to, execution_id=execution, note=note), as_json=as_json)
+        _print_instance(client.move_token(id, step, to, execution_id=execution, note=note), as_json=as_json)
 
 
 @app.command()
@@ -436,7 +438,7 @@ def edit(
     """Set and remove variables of an instance that waits or has failed."""
     given = json_object(variables, file)
     with connected(url, token_file) as client:
-        _tell(client.edit_variables(id, given, remove=remove or (), note=note), as_json=as_json)
+        _print_instance(client.edit_variables(id, given, remove=remove or (), note=note), as_json=as_json)
 
 
 @app.command()
@@ -462,7 +464,7 @@ def migrate(
         for each in ids:
             if not dry_run:
                 made = client.migrate_instance(each, version, steps=renamed, timers=rule, note=note)
-                _tell(made, as_json=as_json)
+                _print_instance(made, as_json=as_json)
                 continue
             check = client.check_migration(each, version, steps=renamed, timers=rule)
             possible = possible and check.possible
@@ -511,7 +513,7 @@ def complete(
     print_done({"instanceId": id, "stepId": step, "completed": True}, None, as_json=as_json)
 
 
-def _tell(instance: Instance, *, as_json: bool) -> None:
+def _print_instance(instance: Instance, *, as_json: bool) -> None:
     print_done(instance, instance_line(instance), as_json=as_json)
 
 

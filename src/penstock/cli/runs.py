@@ -111,7 +111,7 @@ def list_runs(
     )
 
 
-def _told_of(errors: list[Raised]) -> list[Raised]:
+def _shown(errors: list[Raised]) -> list[Raised]:
     """Those that a person should read; calls without an await are among the branches."""
     errors = [each for each in errors if each.path or each.type_name != "NotAwaited"]
     if len(errors) > 1 and errors[-1].type_name != "StepFailed" and errors[0].message != errors[-1].message:
@@ -131,7 +131,7 @@ def show(id: IdArgument, at: AtOption = None, token_file: TokenFileOption = None
             tree["failureReason"] = run.failure_reason
         raised = getattr(runs, "raised", None)  # an engine tells the reason only
         if run.status == "FAILED" and raised is not None:
-            errors = _told_of(await raised(instance_id))
+            errors = _shown(await raised(instance_id))
             tree["errors"] = [
                 {"path": each.path, "name": each.name, "type": each.type_name, "message": each.message}
                 | {"traceback": each.traceback}

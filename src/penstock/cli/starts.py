@@ -98,7 +98,7 @@ def start(
             debounce=_rule(Debounce, debounce, "--debounce"),
             wait_s=wait_seconds or 0.0,
         )
-        _tell_where_it_was(made)
+        _print_where_it_was(made)
         if wait:
             echo(made.id, err=True)
             made = client.wait_until_ended(made.id)
@@ -111,7 +111,7 @@ def start(
         raise typer.Exit(NOT_COMPLETED)
 
 
-def _tell_where_it_was(made: Instance) -> None:
+def _print_where_it_was(made: Instance) -> None:
     """On standard error: what is printed for programs is the same, and so is the exit code."""
     if made.deduplicated:
         echo(f"{made.id} was there before, {made.status}: nothing else was started", err=True)

@@ -242,7 +242,7 @@ class Activation:
         with body_runs(self._left, muted=replaying):
             self.kernel.start(body)
         self._look_at_end()
-        self._tell_odd()
+        self._warn_odd()
         self._obey()
 
     def _begin_as(self, record: Record) -> None:
@@ -263,7 +263,7 @@ class Activation:
             raise error if error.where else error.at(self.workflow.where) from None
         self._look_at_end()
         if self._odd:
-            self._tell_odd()
+            self._warn_odd()
         if record.kind in OUTCOMES:
             self.calls.pop(record.path, None)
             self._waiting.pop(record.path, None)
@@ -555,7 +555,7 @@ class Activation:
         if self.result is not None and (foreign := foreign_end(self.result.error)) is not None:
             raise foreign
 
-    def _tell_odd(self) -> None:
+    def _warn_odd(self) -> None:
         """Only when the function waits: what is logged within is dropped at replay. Each call without an await is told
         once: a loop comes by often, and a former life of the run has told of what is replayed."""
         for found in self._odd:

@@ -43,7 +43,7 @@ from penstock.durable.given import (
     seconds_given,
 )
 from penstock.durable.loaded_run import ExecutorLimits
-from penstock.durable.news import News
+from penstock.durable.news import RunEnds
 from penstock.durable.run import Run
 from penstock.durable.signals import Signals
 from penstock.durable.starts import StartOptions, start_request
@@ -151,7 +151,7 @@ class App:
         self._has_opened = False  # so that it was no start that failed
         self._pid: int | None = None
         self._runs: Runs | None = None
-        self._news = News()
+        self._run_ends = RunEnds()
         self._stack: AsyncExitStack | None = None
         self.portal: Portal | None = None
         """Into the app's loop, while it is entered."""
@@ -392,7 +392,7 @@ class App:
         started = await runs.start(workflow.name, workflow.version, arguments, id, asked)
         instance_id, deduplicated = started
         return Run(
-            id or instance_id, instance_id, self._open_runs, self._news, workflow,
+            id or instance_id, instance_id, self._open_runs, self._run_ends, workflow,
             is_new=id is None and not deduplicated, deduplicated=deduplicated, portal=self.portal,
         )  # fmt: skip
 
@@ -411,7 +411,7 @@ class App:
         check_id(id, needed=True)
         names = {name: None for name, _ in self._workflows} if workflow is None else {workflow.name: None}
         found = await self._open_runs().find(id, names)
-        return Run(id, found, self._open_runs, self._news, workflow, portal=self.portal)
+        return Run(id, found, self._open_runs, self._run_ends, workflow, portal=self.portal)
 
     @in_its_loop
     async def find(
@@ -424,7 +424,7 @@ class App:
         check_workflow(workflow)
         found = await self._open_runs().latest(workflow.name, status, limit, blocked=blocked)
         return [
-            Run(each.business_key or each.id, each.id, self._open_runs, self._news, workflow, portal=self.portal)
+            Run(each.business_key or each.id, each.id, self._open_runs, self._run_ends, workflow, portal=self.portal)
             for each in found
         ]
 
@@ -439,7 +439,7 @@ class App:
         escape_last_resort()
         async with self._open_backend() as (runs, backend, url), trio.open_nursery() as nursery:
             self._runs, self.rest_url, self._has_opened = runs, url, True
-            nursery.start_soon(self._news.watch, runs.find_ended)
+            nursery.start_soon(self._run_ends.watch, runs.find_ended)
             try:
                 if backend is None:
                     yield
@@ -478,18 +478,18 @@ class App:
 
     def _on_event(self, event: str, leased: LeasedRun, detail: str) -> None:
         if event == "blocked":
-            self._news.blocked[leased.id] = detail
+            self._run_ends.blocked[leased.id] = detail
         if event in ("taken", "resumed"):
-            self._news.blocked.pop(leased.id, None)
-            self._news.leased.add(leased.id)
+            self._run_ends.blocked.pop(leased.id, None)
+            self._run_ends.leased.add(leased.id)
         else:
-            self._news.leased.discard(leased.id)
+            self._run_ends.leased.discard(leased.id)
         if event in ("blocked", "ended"):
-            self._news.tell(leased.id)
+            self._run_ends.notify(leased.id)
         self.on_event(event, leased, detail)
 
     def _on_result(self, leased: LeasedRun, result: str) -> None:
-        self._news.tell(leased.id, result)
+        self._run_ends.notify(leased.id, result)
 
     def _open_runs(self) -> Runs:
         self.claim()

@@ -26,7 +26,7 @@ R = TypeVar("R")
 _MESSAGE = re.compile(r"message '([\w.-]+)'")
 
 
-def _tell(text: str) -> None:
+def _print(text: str) -> None:
     sys.stderr.write(f"penstock: {escaped(text)}\n")
     sys.stderr.flush()
 
@@ -50,13 +50,13 @@ class _Teller:
             self._early = [*self._early[-100:], (event, leased, detail)]
         elif leased.id == self.run.instance_id:
             if event == "resumed":
-                _tell(f"run {self.run.id} goes on")
+                _print(f"run {self.run.id} goes on")
             elif event == "parked" and detail:
-                _tell(f"run {self.run.id} waits: {detail}")
+                _print(f"run {self.run.id} waits: {detail}")
                 message = _MESSAGE.search(detail)
                 if message is not None and self._hints:
                     self._hints = False
-                    _tell(f"from another terminal: penstock runs send {shlex.quote(self.run.id)} {message[1]} JSON")
+                    _print(f"from another terminal: penstock runs send {shlex.quote(self.run.id)} {message[1]} JSON")
 
 
 async def serve_one(
@@ -73,10 +73,10 @@ async def serve_one(
     results: list[R] = []
     with trio.CancelScope() as scope, signals.cancel(scope):
         async with app.opened(0.0, loop):
-            _tell_url(app)
+            _print_url(app)
             run = await start()
             if id is None:
-                _tell(f"run {run.id}; with id= the same run is gone on with when this is run again")
+                _print(f"run {run.id}; with id= the same run is gone on with when this is run again")
             teller.begin(run)
             try:
                 results.append(await run.result())
@@ -85,7 +85,7 @@ async def serve_one(
                 raise error_for(error.code, text) from None
     if not results:
         again = f"when {workflow.name} is served again" if id is None else "when this is run again"
-        _tell(
+        _print(
             "stopped; " + (f"run {teller.run.id} goes on where it was {again}" if teller.run else "nothing was started")
         )
         _leave(signals.came[0] if signals.came else signal.SIGINT)
@@ -96,15 +96,15 @@ async def serve(app: App, signals: Signals, loop: StepLoop) -> None:
     """`App.main`, in the app's thread."""
     with trio.CancelScope() as scope, signals.cancel(scope):
         async with app.opened(loop=loop):
-            _tell_url(app)
-            _tell(f"serves {', '.join(app.workflow_names) or 'nothing'}; Ctrl-C stops it")
+            _print_url(app)
+            _print(f"serves {', '.join(app.workflow_names) or 'nothing'}; Ctrl-C stops it")
             await trio.sleep_forever()
-    _tell("stopped")
+    _print("stopped")
 
 
-def _tell_url(app: App) -> None:
+def _print_url(app: App) -> None:
     if app.rest_url is not None:
-        _tell(f"REST and console at {app.rest_url}")
+        _print(f"REST and console at {app.rest_url}")
 
 
 def _leave(number: int) -> NoReturn:

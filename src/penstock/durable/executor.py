@@ -98,7 +98,7 @@ class Executor:
         watch_bodies()
         with Watch():
             async with trio.open_nursery() as self.nursery:
-                for service in (self._ring, self._beat, self._hear, self.loops.run):
+                for service in (self._ring, self._beat, self._listen, self.loops.run):
                     self.nursery.start_soon(service)
                 if self._loop is not None:
                     self.nursery.start_soon(self._loop.watch, lambda: self.steps.is_loop_used)
@@ -291,11 +291,11 @@ class Executor:
     def watch_child(self, run: LoadedRun, target: Workflow[..., Any]) -> None:
         """A run waits for a child: if nobody serves that, it is told."""
         if (target.name, target.version) not in self._workflows:
-            self.spawn(self._tell_unserved, f"run {run.leased}: child {target.name!r}", target.name)
+            self.spawn(self._warn_unserved, f"run {run.leased}: child {target.name!r}", target.name)
 
-    async def _tell_unserved(self, who: str, workflow: str) -> None:
+    async def _warn_unserved(self, who: str, workflow: str) -> None:
         await trio.sleep(UNSERVED_S)
-        await self._unserved.tell(who, workflow, lambda: self.backend.waits_for(workflow))
+        await self._unserved.notify(who, workflow, lambda: self.backend.waits_for(workflow))
 
     # -- time
 
@@ -399,7 +399,7 @@ class Executor:
             run.drop()
             self.left(run, "lost", "")
 
-    async def _hear(self) -> None:
+    async def _listen(self) -> None:
         while True:
             for key in await self._ask(self.backend.wait_mailbox):
                 run = self._runs.get(key)

@@ -39,7 +39,7 @@ class Unserved:
     def __init__(self) -> None:
         self._looked_at: dict[str, float] = {}
 
-    async def tell(self, who: str, workflow: str, find: Callable[[], Awaitable[str | None]]) -> None:
+    async def notify(self, who: str, workflow: str, find: Callable[[], Awaitable[str | None]]) -> None:
         """Log what ``who`` waits for, a run of that workflow, if that is an App which nobody runs. ``find`` gives what
         the engine says of it. A hint: errors and slow answers are no matter."""
         now = trio.current_time()
@@ -64,7 +64,7 @@ async def latest_waits_for(runs: Runs, workflow: str) -> str | None:
     return found
 
 
-class Heard:
+class AwaitedEnd:
     """What this process hears of one run, for those who wait for its end."""
 
     __slots__ = ("__weakref__", "event", "id", "is_listed", "pause_s", "result", "waiters")
@@ -78,31 +78,31 @@ class Heard:
         self.pause_s = POLL_FIRST_S  # before the next look
 
 
-class News:
+class RunEnds:
     """What is known here of the ends of runs, and who waits for them."""
 
     def __init__(self) -> None:
-        self._heard: WeakValueDictionary[str, Heard] = WeakValueDictionary()
-        self._looks: list[tuple[float, int, Heard]] = []  # a heap, by time
+        self._awaited: WeakValueDictionary[str, AwaitedEnd] = WeakValueDictionary()
+        self._looks: list[tuple[float, int, AwaitedEnd]] = []  # a heap, by time
         self._listed_count = 0
         self._listed = trio.Event()
         self.leased: set[str] = set()  # runs that the executor of this process has: their ends are told
         self.blocked: dict[str, str] = {}
         self.unserved = Unserved()
 
-    def of(self, instance_id: str) -> Heard:
+    def of(self, instance_id: str) -> AwaitedEnd:
         """What is told of the run from now on."""
-        return self._heard.setdefault(instance_id, Heard(instance_id))
+        return self._awaited.setdefault(instance_id, AwaitedEnd(instance_id))
 
-    def tell(self, instance_id: str, result: str | None = None) -> None:
+    def notify(self, instance_id: str, result: str | None = None) -> None:
         """Something has become of the run: it completed with ``result`` (JSON), or the database is to be asked."""
-        heard = self._heard.get(instance_id)
+        heard = self._awaited.get(instance_id)
         if heard is not None:
             if result is not None and len(result) <= HEARD_MAX_CHARS:
                 heard.result = result
             heard.event.set()
 
-    async def wait(self, heard: Heard) -> None:
+    async def wait(self, heard: AwaitedEnd) -> None:
         """Until something has become of the run since the last time."""
         event = heard.event
         heard.waiters += 1
@@ -131,30 +131,32 @@ class News:
                     await self._look(due, find_ended)
                 await trio.sleep(POLL_FIRST_S)
         finally:
-            for heard in list(self._heard.values()):
+            for heard in list(self._awaited.values()):
                 heard.event.set()
 
-    async def _look(self, due: list[Heard], find_ended: Callable[[Sequence[str]], Awaitable[Sequence[str]]]) -> None:
+    async def _look(
+        self, due: list[AwaitedEnd], find_ended: Callable[[Sequence[str]], Awaitable[Sequence[str]]]
+    ) -> None:
         try:
             ended = await find_ended([heard.id for heard in due])
         except ClientError as error:  # each of them waits the outage out, and hears of the error if it is too long
             log.debug("the ends of runs can't be looked for: %s", error)
             ended = [heard.id for heard in due]
         for id in ended:
-            self.tell(id)
+            self.notify(id)
         for heard in due:
             heard.pause_s = min(1.5 * heard.pause_s, POLL_MAX_S)
             self._list(heard)
 
-    def _list(self, heard: Heard) -> None:
+    def _list(self, heard: AwaitedEnd) -> None:
         self._listed_count += 1
         pause_s = max(heard.pause_s, len(self._looks) / POLLS_PER_S)
         heapq.heappush(self._looks, (trio.current_time() + pause_s, self._listed_count, heard))
 
-    def _take_due(self) -> list[Heard]:
+    def _take_due(self) -> list[AwaitedEnd]:
         """Those that are to be looked for now. One that is held here is told of, and looked for now and then, as it may
         have been ended by force."""
-        due: list[Heard] = []
+        due: list[AwaitedEnd] = []
         now = trio.current_time()
         while self._looks and self._looks[0][0] <= now and len(due) < POLL_MAX_RUNS:
             _, _, heard = heapq.heappop(self._looks)

@@ -74,7 +74,7 @@ class Link:
         self._credit = CreditBook()
         self._to_send: deque[_Question] = deque()
         self._waiting: dict[str, deque[_Question]] = {answers: deque() for _, answers in _LISTS.values()}
-        self._news = trio.Event()
+        self._changed = trio.Event()
         self.is_over = False
         self.answered = False
         """Whether the engine has taken the stream."""
@@ -88,7 +88,7 @@ class Link:
             raise LeaseLost
         question = _Question(item, size_bytes)
         self._to_send.append(question)
-        self._news.set()
+        self._changed.set()
         await question.answered.wait()
         answer = question.answer
         if answer is None or answer.outcome == w.OutcomeCode.LEASE_LOST:
@@ -107,7 +107,7 @@ class Link:
 
     def on_free_slots(self) -> None:
         """The executor takes another number of runs than before."""
-        self._news.set()
+        self._changed.set()
 
     async def run(self) -> None:
         """Send and receive until the stream ends, which always raises ClientError."""
@@ -138,10 +138,10 @@ class Link:
         message.credits = self._credit.changes([self._intake])
         await self._call.send(encode_message(message))
         while True:
-            await self._news.wait()
+            await self._changed.wait()
             for _ in range(GATHER_TURNS):
                 await trio.lowlevel.checkpoint()
-            self._news = trio.Event()
+            self._changed = trio.Event()
             changes = self._credit.changes([self._intake])
             while changes or self._to_send:
                 message = self._compose()
@@ -192,4 +192,4 @@ class Link:
         for end in message.cancellations:
             self._intake.hear(end.job_id)
         if message.runs or message.credits:
-            self._news.set()
+            self._changed.set()

@@ -14,7 +14,7 @@ from penstock.durable.app_thread import Portal, in_its_loop
 from penstock.durable.codec import decode, encode
 from penstock.durable.errors import RunBlocked, RunCancelled, RunFailed
 from penstock.durable.given import check_flag, check_text
-from penstock.durable.news import UNSERVED_S, News
+from penstock.durable.news import UNSERVED_S, RunEnds
 from penstock.durable.workflow import Workflow
 from penstock.wire.fields import json_text
 
@@ -40,7 +40,7 @@ class Run(Generic[R]):
         id: str,
         instance_id: str,
         runs: Callable[[], Runs],
-        news: News,
+        news: RunEnds,
         workflow: Workflow[..., R] | None = None,
         *,
         is_new: bool = False,
@@ -52,8 +52,8 @@ class Run(Generic[R]):
         self.id, self.instance_id = id, instance_id
         self.deduplicated = deduplicated
         """Whether ``dedupe`` or ``debounce`` answered a start with this run, which was there before."""
-        self._runs, self._news, self._workflow = runs, news, workflow
-        self._heard = news.of(instance_id)
+        self._runs, self._run_ends, self._workflow = runs, news, workflow
+        self._awaited = news.of(instance_id)
 
     def __repr__(self) -> str:
         return f"<Run {self.id}>"
@@ -70,32 +70,32 @@ class Run(Generic[R]):
         raise TimedOut(f"run {self.id} has not ended within {timeout_s} s")
 
     async def _wait_result(self) -> R:
-        heard, looks = self._heard, not self._is_new and self.instance_id not in self._news.leased
+        heard, looks = self._awaited, not self._is_new and self.instance_id not in self._run_ends.leased
         while heard.result is None:
             if looks:
                 seen = await self._look_through_outages()
                 if seen.completed_at is not None:
                     return self._result(seen.status, seen.failure_reason or "", json_text(seen.variables))
-                blocked = self._news.blocked.get(self.instance_id)
+                blocked = self._run_ends.blocked.get(self.instance_id)
                 if blocked is not None:
                     raise RunBlocked(self.id, blocked)
             self._runs()  # closed, nobody would tell
             with trio.move_on_after(UNSERVED_S) as scope:
-                await self._news.wait(heard)
+                await self._run_ends.wait(heard)
             looks = True
             if scope.cancelled_caught:
-                await self._tell_unserved()
-                await self._news.wait(heard)
+                await self._warn_unserved()
+                await self._run_ends.wait(heard)
         return self._value(heard.result)
 
-    async def _tell_unserved(self) -> None:
+    async def _warn_unserved(self) -> None:
         async def find() -> str | None:
             found: str | None = (await self._runs().tree(self.instance_id)).get("waitsFor")
             return found
 
-        if self.instance_id not in self._news.leased:
+        if self.instance_id not in self._run_ends.leased:
             name = "" if self._workflow is None else self._workflow.name
-            await self._news.unserved.tell(f"run {self.id}", name, find)
+            await self._run_ends.unserved.notify(f"run {self.id}", name, find)
 
     async def _look_through_outages(self) -> Instance:
         runs = self._runs()

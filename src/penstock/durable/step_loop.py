@@ -150,7 +150,7 @@ class LoopCall(ABC):
             raise StepLoopEnded
         return found
 
-    def tell_end(self) -> None:
+    def notify_end(self) -> None:
         """Let the app's loop know that it has ended."""
         self._loop.put_back(self.end)
 
@@ -299,7 +299,7 @@ class _AsyncioCall(LoopCall):
 
     def begin_there(self) -> None:
         task = self._task = self._loop.running.create_task(self._run(), context=self._context)
-        task.add_done_callback(lambda task: self.tell_end())
+        task.add_done_callback(lambda task: self.notify_end())
 
     async def _run(self) -> None:
         # the task must not hold the outcome: its `repr` shows it, and that of the user's value may fail
@@ -351,7 +351,7 @@ class _TrioCall(LoopCall):
         try:
             self._context.run(self._loop.nursery.start_soon, self._run)
         except RuntimeError:  # the nursery is closed
-            self.tell_end()
+            self.notify_end()
 
     async def _run(self) -> None:
         try:
@@ -364,7 +364,7 @@ class _TrioCall(LoopCall):
                 raise
             self._found = Outcome(error=error)
         finally:
-            self.tell_end()
+            self.notify_end()
 
     def cancel_there(self) -> None:
         self._scope.cancel()

@@ -233,7 +233,7 @@ class Engine:
         if timer[2] == OVERTAKEN_TIMER:
             return await self.schedules.cancel_overtaken(instance, timer)
         if timer[2] == RUN_CHILD_TIMER:
-            return await self.children.tell(instance, timer)
+            return await self.children.notify(instance, timer)
         item = timer_command(instance, timer, give_up, self.timers.on_refusal)
         self.full_path.submit_nowait(item)
         try:

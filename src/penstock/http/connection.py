@@ -378,7 +378,7 @@ class Connection:
             return False
         return is_hung_up(self.stream.socket.fileno())
 
-    def tell_gone(self, listener: Callable[[], None] | None) -> bool:
+    def call_when_gone(self, listener: Callable[[], None] | None) -> bool:
         """Have it called when the client closes its side (None: no more). False: nobody tells; `read_ahead` does."""
         if self._inline_connection is None:
             return False

@@ -82,9 +82,9 @@ class Cycle:
         """Whether the client has closed its side already."""
         return self._connection.peer_gone_nowait()
 
-    def tell_gone(self, listener: Callable[[], None] | None) -> bool:
+    def call_when_gone(self, listener: Callable[[], None] | None) -> bool:
         """Have it called when the client closes its side (None: no more). False where nobody tells."""
-        return self._connection.tell_gone(listener)
+        return self._connection.call_when_gone(listener)
 
     def take_body(self) -> bytes:
         """The whole of it; what `receive` gives next is the disconnect."""

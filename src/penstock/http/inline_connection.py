@@ -108,7 +108,7 @@ class InlineConnection:
         """The client has closed its side, or all of it, as far as was told."""
         self.on_hang_up: Callable[[], None] | None = None
         """Of a request that is being served: whoever wants to hear of that."""
-        poller.add(self._fd, self._heard)
+        poller.add(self._fd, self._on_readable)
 
     # -- for the task
 
@@ -160,7 +160,7 @@ class InlineConnection:
     def close(self) -> None:
         """Before the socket is closed. A call that is under way is abandoned. Idempotent."""
         self._open, self._expires_at = False, math.inf
-        self._poller.remove(self._fd, self._heard)
+        self._poller.remove(self._fd, self._on_readable)
         if self._call is not None:
             self._call.abandon()
         if self._inline_bytes:
@@ -184,7 +184,7 @@ class InlineConnection:
         except OSError as error:
             raise trio.BrokenResourceError(str(error)) from error
 
-    def _heard(self, hung_up: bool) -> None:
+    def _on_readable(self, hung_up: bool) -> None:
         self.hung_up |= hung_up
         if not self._open or self._call is not None:
             self._unread = True

@@ -60,7 +60,7 @@ class Leadership:
             self._on_change(True)
             while True:
                 await trio.sleep(PING_INTERVAL_S)
-                await self._heard(connection)
+                await self._check_answered(connection)
         finally:
             if self._elected.is_set():
                 self._elected = trio.Event()
@@ -82,7 +82,7 @@ class Leadership:
                 continue
             raise TryAgain("the server does not answer on the connection that elects the relay")
 
-    async def _heard(self, connection: TrioConnection) -> None:
+    async def _check_answered(self, connection: TrioConnection) -> None:
         sent_at = trio.current_time()
         with trio.move_on_after(TRUST_S):
             await store.still_leading(connection)

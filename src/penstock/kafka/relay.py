@@ -334,14 +334,14 @@ class Relay:
                 self._metrics.dispatch_seconds.observe(row.age_s + took_s)
                 well.add(row.job_type)
             elif result.outcome is PublishOutcome.RECORD_REFUSED and self._troubles.quarantine_row(row.id, now):
-                self._tell_refused(row, result)
+                self._warn_refused(row, result)
                 well.add(row.job_type)
             else:
                 worst[row.job_type] = result
         for job_type, result in worst.items():
             self._troubles.back_off(job_type, result.outcome, now)
             self._retry_wake.set()
-            self._tell_trouble(job_type, result)
+            self._warn_trouble(job_type, result)
         for job_type in well - worst.keys():
             self._recovered(job_type)
         return acked
@@ -376,7 +376,7 @@ class Relay:
 
     # -- trouble
 
-    def _tell_refused(self, row: Outgoing, result: Result) -> None:
+    def _warn_refused(self, row: Outgoing, result: Result) -> None:
         topic = topic_of(self._names.get(row.job_type, ""))
         job = ids.show_job(row.instance, row.token, row.seq)
         _limited.warning(
@@ -388,7 +388,7 @@ class Relay:
             reason=result.reason,
         )
 
-    def _tell_trouble(self, job_type: int, result: Result) -> None:
+    def _warn_trouble(self, job_type: int, result: Result) -> None:
         topic = topic_of(self._names.get(job_type, ""))
         _limited.warning(
             f"topic {topic}",

@@ -60,14 +60,14 @@ class Unawaited(Coroutine[Any, Any, R]):
     def __getattr__(self, name: str) -> NoReturn:
         text = self._text(sys._getframe(1))  # pyright: ignore[reportPrivateUsage] - documented
         if not name.startswith("__"):
-            self._tell(text)
+            self._warn(text)
         raise AttributeError(f"{name!r} is no attribute of a call: {text}")
 
     def __del__(self) -> None:
         if self._coroutine is None:
-            self._tell(self._text(sys._getframe(1)))  # pyright: ignore[reportPrivateUsage] - documented
+            self._warn(self._text(sys._getframe(1)))  # pyright: ignore[reportPrivateUsage] - documented
 
-    def _tell(self, text: str) -> None:
+    def _warn(self, text: str) -> None:
         branch, scope = self._branch, self._scope
         if scope.cancel_called or scope.effective or branch.scope.effective:
             return  # what should await it was not reached

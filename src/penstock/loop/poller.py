@@ -117,7 +117,7 @@ class PolledStream(trio.abc.HalfCloseableStream):
         self._most = RECEIVE_BYTES
         self._going: bool | None = None  # how handing out has ended
         self._failure: Exception | None = None
-        poller.add(self._fd, self._heard)
+        poller.add(self._fd, self._on_readable)
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         """As `trio.SocketStream`."""
@@ -220,11 +220,11 @@ class PolledStream(trio.abc.HalfCloseableStream):
         """As `trio.SocketStream`."""
         if not self._closed:
             self._closed = True
-            self._poller.remove(self._fd, self._heard)
+            self._poller.remove(self._fd, self._on_readable)
             self._wake()
         await self._stream.aclose()
 
-    def _heard(self, hung_up: bool) -> None:
+    def _on_readable(self, hung_up: bool) -> None:
         self._hung_up |= hung_up
         self._unread = True
         if self._taker is not None and self._task is not None and not hung_up:

@@ -385,7 +385,7 @@ class Door:
         elif stage is Stage.READY:
             self._on_ready(host)
         elif self._poller is not None:
-            self._listeners[guest] = listener = partial(self._heard, guest)
+            self._listeners[guest] = listener = partial(self._on_readable, guest)
             self._poller.add(sock.fileno(), listener)
         return guest
 
@@ -489,7 +489,7 @@ class Door:
         except OSError:
             return None
 
-    def _heard(self, guest: Guest, hung_up: bool) -> None:
+    def _on_readable(self, guest: Guest, hung_up: bool) -> None:
         if guest not in self._listeners:
             return
         if hung_up and self._peek(guest.sock):  # it waits for an answer all the same

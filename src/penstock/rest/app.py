@@ -311,7 +311,9 @@ class RestApp:
             body = await body_of(exchange, self._max_body_bytes)
             if operation.path not in _TASKLESS or len(body) > INLINE_MAX_BYTES:
                 await need_task()
-            call = RestRequest(body, headers, exchange.receive, job_id, exchange.peer_gone_nowait, exchange.tell_gone)
+            call = RestRequest(
+                body, headers, exchange.receive, job_id, exchange.peer_gone_nowait, exchange.call_when_gone
+            )
             if caller is not None and isinstance(caller, Identity) and operation.waits_for(body):
                 reply = await self._answer_while_valid(caller, handler, call)
             else:

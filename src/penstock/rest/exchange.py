@@ -62,7 +62,7 @@ class RestRequest(NamedTuple):
     """From the path, where it has one."""
     peer_gone_nowait: Callable[[], bool] = lambda: False
     """Whether the client has gone already; servers that can't tell say no."""
-    tell_gone: Callable[[Callable[[], None] | None], bool] = lambda _: False
+    call_when_gone: Callable[[Callable[[], None] | None], bool] = lambda _: False
     """Have it called when the client goes (None: no more). False of servers that don't tell: `receive` does."""
 
 
@@ -108,7 +108,7 @@ class Exchange(Protocol):
         """Whether the client has gone already; servers that can't tell say no."""
         ...
 
-    def tell_gone(self, listener: Callable[[], None] | None) -> bool:
+    def call_when_gone(self, listener: Callable[[], None] | None) -> bool:
         """Have it called when the client goes (None: no more). False of servers that don't tell."""
         ...
 
@@ -178,7 +178,7 @@ class AsgiExchange:
         ask: Callable[[], bool] | None = self._scope.get("extensions", {}).get(PEER_GONE)
         return ask is not None and ask()
 
-    def tell_gone(self, listener: Callable[[], None] | None) -> bool:
+    def call_when_gone(self, listener: Callable[[], None] | None) -> bool:
         return False
 
     def take_body(self) -> bytes | None:

@@ -273,7 +273,7 @@ async def _while_connected(call: RestRequest, wait: Callable[[], Awaitable[list[
     await need_task()
     found: list[W] = []
     with trio.CancelScope() as scope:
-        if not call.tell_gone(scope.cancel):
+        if not call.call_when_gone(scope.cancel):
             return await _while_receiving(call.receive, wait)
         try:
             if call.peer_gone_nowait():  # nobody tells of it again
@@ -281,7 +281,7 @@ async def _while_connected(call: RestRequest, wait: Callable[[], Awaitable[list[
             else:
                 found = await wait()
         finally:
-            call.tell_gone(None)
+            call.call_when_gone(None)
     return found, scope.cancel_called
 
 

@@ -25,7 +25,7 @@ class UnknownParameters:
 
     def __init__(self, metrics: Metrics) -> None:
         self._ignored = metrics.http_ignored_parameters
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def check(self, operation: Operation, query: bytes | None) -> None:
         """Look at the query of a call before anything is done. Raises BadRequest, which names the parameter."""
@@ -47,8 +47,8 @@ class UnknownParameters:
             there = f"it has {', '.join(sorted(known))}" if known else "it has none"
             raise BadRequest(f"{name}: {operation.path} has no such parameter in its query; {there}")
         self._ignored[operation.path].inc(len(unknown))
-        if operation.id not in self._told:  # names are made by clients: once per route, not per name
-            self._told.add(operation.id)
+        if operation.id not in self._reported:  # names are made by clients: once per route, not per name
+            self._reported.add(operation.id)
             log.warning(
                 "a parameter of the query is ignored: the route has none of its name", path=operation.path, name=name
             )

@@ -121,9 +121,9 @@ class ServerCall(Struct, Generic[RequestT, AnswerT], eq=False):
         return self.received is None
 
     @property
-    def has_news(self) -> bool:
+    def has_more(self) -> bool:
         """There is something of the request to be taken."""
-        return self.received is None or self.received.has_news()
+        return self.received is None or self.received.has_more()
 
     @property
     def expired(self) -> trio.Event:
@@ -227,14 +227,14 @@ class ServerCall(Struct, Generic[RequestT, AnswerT], eq=False):
     async def _receive(self) -> bytes | None:
         inbox = self.inbox
         if self.method.client_streaming:
-            if inbox.has_news():
+            if inbox.has_more():
                 await trio.lowlevel.checkpoint()
-            await inbox.wait_news()
-        elif not inbox.has_news():
+            await inbox.wait_more()
+        elif not inbox.has_more():
             await need_task()
             with trio.move_on_after(self.connection.limits.request_s):
-                await inbox.wait_news()
-            if not inbox.has_news():
+                await inbox.wait_more()
+            if not inbox.has_more():
                 raise GRPCError(NO_REQUEST.status, NO_REQUEST.message)  # one that is raised again keeps its frames
         return inbox.take()
 

@@ -30,7 +30,7 @@ class Inbox:
     """Messages of one call. Fed by the connection; one task may take from it."""
 
     __slots__ = (
-        "_connection", "_failure", "_held", "_messages", "_messages_bytes", "_news", "_partial", "_single",
+        "_connection", "_failure", "_held", "_messages", "_messages_bytes", "_changed", "_partial", "_single",
         "_stream_id", "_window_debt", "client_done", "closed",
     )  # fmt: skip
 
@@ -44,7 +44,7 @@ class Inbox:
         self._partial = bytearray()
         self._held = 0  # flow-controlled bytes that the client was not yet given back
         self._window_debt = 0  # of those given back: not yet told on the stream
-        self._news: trio.Event | None = None
+        self._changed: trio.Event | None = None
         self.client_done = False
         """The client has half-closed."""
         self.closed = False
@@ -91,18 +91,18 @@ class Inbox:
 
     # ---------------------------------------------------------------------------------- for the call
 
-    def has_news(self) -> bool:
+    def has_more(self) -> bool:
         """``take`` has something to give: a message, an error or the end."""
         if self._single:
             # Complete with the half-close; a second message is a failure by then.
             return self._failure is not None or self.client_done
         return bool(self._messages) or self._failure is not None or self.client_done
 
-    async def wait_news(self) -> None:
-        """Wait until ``has_news``. A checkpoint only when it has to wait."""
-        while not self.has_news():
-            self._news = trio.Event()
-            await self._news.wait()
+    async def wait_more(self) -> None:
+        """Wait until ``has_more``. A checkpoint only when it has to wait."""
+        while not self.has_more():
+            self._changed = trio.Event()
+            await self._changed.wait()
 
     def take(self) -> bytes | None:
         """The next message, or None at the end. Raises GRPCError for what was wrong with the bytes."""
@@ -127,9 +127,9 @@ class Inbox:
     # ---------------------------------------------------------------------------------- inside
 
     def _wake(self) -> None:
-        if self._news is not None:
-            self._news.set()
-            self._news = None
+        if self._changed is not None:
+            self._changed.set()
+            self._changed = None
 
     def _put(self, message: bytes) -> None:
         if self._messages and self._single:

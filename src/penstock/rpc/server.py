@@ -349,7 +349,7 @@ class Server:
         allows it. Such a one begins when its request is there: then this is called again."""
         if not call.method.taskless:
             call.connection.start_task(self._run_call, call, partial(self._handle, call))
-        elif call.has_news:
+        elif call.has_more:
             if call.method.begin is not None and self._begins(call, call.method.begin):
                 self.taskless.watch(call)
             else:

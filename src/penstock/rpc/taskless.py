@@ -156,5 +156,5 @@ class Taskless:
                     continue  # it has ended, or has a task
                 if call.deadline <= now:
                     call.cancel()
-                elif not call.has_news:
+                elif not call.has_more:
                     call.end_as(NO_REQUEST)

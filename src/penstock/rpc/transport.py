@@ -415,7 +415,7 @@ class Connection(Sending):
 
     def _look_for_request(self, call: ServerCall[Any, Any]) -> None:
         """A call without a task begins with its whole request, or with what is wrong with it."""
-        if call.on_cancel is not None and not call.begun and call.has_news:
+        if call.on_cancel is not None and not call.begun and call.has_more:
             call.on_cancel = None
             self._new_calls.append(call)
 

@@ -72,7 +72,7 @@ class WorkStream:
         self._lost: list[LostJob] = []
         self._credit_answers: dict[str, None] = {}
         self._unanswered = 0
-        self._news = trio.Event()
+        self._changed = trio.Event()
         self._answered = trio.Event()
         self._settled = trio.Event()
         self._ended = False
@@ -105,7 +105,7 @@ class WorkStream:
             raise self._refusal
 
     def _wake(self) -> None:
-        self._news.set()
+        self._changed.set()
 
     def _end(self, refusal: PenstockError | GRPCError | None) -> None:
         """Push nothing more; answer what came, then end."""
@@ -203,8 +203,8 @@ class WorkStream:
             ):
                 return
             else:
-                await self._news.wait()
-                self._news = trio.Event()
+                await self._changed.wait()
+                self._changed = trio.Event()
 
     def _compose(self) -> tuple[w.WorkResponse | None, int]:
         """A message of what is there, None when nothing is; and how many results it answers."""
@@ -252,7 +252,7 @@ class WorkStream:
         was cancelled through an engine that says so is told at once."""
         while True:
             look_at = trio.current_time() + LOSS_POLL_INTERVAL_S
-            if not await self._jobs.wait_told(LOSS_POLL_INTERVAL_S):
+            if not await self._jobs.wait_notified(LOSS_POLL_INTERVAL_S):
                 await trio.sleep_until(look_at)
             try:
                 lost = await self._jobs.find_lost()

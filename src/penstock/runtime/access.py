@@ -119,7 +119,7 @@ class ListenerTls:
                 tls.refresh()
 
 
-def tell_access(settings: Settings) -> None:
+def log_access(settings: Settings) -> None:
     """Say in the log how open the engine is."""
     if settings.authentication:
         if not is_loopback(settings.bind_address) and settings.tls_cert_path is None:

@@ -57,15 +57,15 @@ class Collector:
         gc.collect()
         self._end_scan()
         gc.set_threshold(*self._thresholds[:2], FULL_COLLECTION_EVERY)
-        gc.callbacks.append(self._heard)
+        gc.callbacks.append(self._on_phase)
 
     def stop(self) -> None:
         """Back to Python's own way."""
-        gc.callbacks.remove(self._heard)
+        gc.callbacks.remove(self._on_phase)
         gc.set_threshold(*self._thresholds)
         gc.unfreeze()
 
-    def _heard(self, phase: str, info: Mapping[str, Any]) -> None:
+    def _on_phase(self, phase: str, info: Mapping[str, Any]) -> None:
         if info["generation"] < 2:
             return
         if phase == "start":

@@ -120,7 +120,7 @@ class Membership:
 
     async def leave(self) -> None:
         """Tell what was not told yet, and give the number back; best effort."""
-        await self._tell()
+        await self._notify()
         async with self._database.connection(ahead=True) as connection:
             await store.leave(connection, self.number, self.holder)
 
@@ -166,11 +166,11 @@ class Membership:
     async def send(self) -> None:
         """Send one wake-up when there is something to tell."""
         await self._wake.wait()
-        await self._tell()
+        await self._notify()
         assert self._engine is not None
         await trio.sleep(self._engine.settings.notify_interval_seconds)
 
-    async def _tell(self) -> None:
+    async def _notify(self) -> None:
         """Send what there is to tell. Cancelled, the rest is sent the next time."""
         self._wake = trio.Event()
         queued, self._queued = self._queued, set()
@@ -269,7 +269,7 @@ class Membership:
         elif kind == "f":
             engine.queues.hint()
         else:
-            _hear_things(engine, kind, text)
+            _on_notices(engine, kind, text)
 
     def _on_queued(self, job_type: str) -> None:
         if self.others and not self.relays_here():
@@ -297,13 +297,13 @@ class Membership:
             self._wake.set()
 
 
-def _hear_things(engine: Engine, kind: str, text: str) -> None:
+def _on_notices(engine: Engine, kind: str, text: str) -> None:
     """What comes as JSON; of a kind that only newer engines know nothing is heard."""
     if kind == "h":
         for job_type, flow_key in _read_keys(text):
-            engine.polls.hear_key(job_type, flow_key)
+            engine.polls.on_key_freed(job_type, flow_key)
     elif kind == "l":
-        engine.polls.hear_losses(_read_losses(text))
+        engine.polls.on_losses(_read_losses(text))
     elif kind == "m":
         for mail in _read_mailbox(text):
             engine.journal.hear(mail)

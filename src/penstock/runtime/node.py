@@ -229,7 +229,7 @@ class Node:
             except DatabaseError as error:
                 log.info("the engine number was not given back", error=first_line(error))
         await database.close(POOL_GRACE_S)
-        await self._stop_telling(supervisor)
+        await self._stop_notices(supervisor)
         log.info("stopped")
 
     async def _wait_out(self, attempt: Callable[[], Awaitable[T]], database: Database) -> T:
@@ -339,7 +339,7 @@ class Node:
             await database.close(0)
         await supervisor.stop(*(f"batch {batcher.name}" for batcher in batchers))
 
-    async def _stop_telling(self, supervisor: Supervisor) -> None:
+    async def _stop_notices(self, supervisor: Supervisor) -> None:
         """The last traces and metrics."""
         if self._tracing is not None:
             await self._tracing.finish()

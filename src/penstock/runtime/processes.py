@@ -155,7 +155,7 @@ class Parent:
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return  # it died while starting; its exit code tells
 
-    def tell_log(self, settings: Settings) -> None:
+    def set_log(self, settings: Settings) -> None:
         """From now on the children log as these settings say, those that are started later too."""
         self._log = LogConfig(settings.log_level, settings.log_format)
         changed, self._log_changed = self._log_changed, trio.Event()

@@ -23,7 +23,7 @@ from penstock.http import ListenError
 from penstock.log.log import configure_logging, get_logger
 from penstock.net.tls import CertificateError
 from penstock.runtime import log_level, parquet, tracing
-from penstock.runtime.access import AccessService, ListenerTls, make_gate, tell_access
+from penstock.runtime.access import AccessService, ListenerTls, log_access, make_gate
 from penstock.runtime.garbage import Collector
 from penstock.runtime.membership import Superseded
 from penstock.runtime.metrics_page import MetricsPage
@@ -118,7 +118,7 @@ def raise_file_limit() -> None:
 
 async def _main(settings: Settings, read_again: log_level.Read) -> int:
     stopping = Stopping()
-    tell_access(settings)
+    log_access(settings)
     gate = make_gate(settings)
     ListenerTls(settings)  # files that can't be used end the start before anything else runs
     async with trio.open_nursery() as nursery:
@@ -191,7 +191,7 @@ async def _parent(
 
             nursery.start_soon(announce)
             await nursery.start(_watch_restarts, parent)
-            await nursery.start(log_level.watch, read_again, parent.tell_log)
+            await nursery.start(log_level.watch, read_again, parent.set_log)
             await stopping.asked.wait()
             for name in names:
                 supervisor.expect_end(name)

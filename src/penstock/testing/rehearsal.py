@@ -275,9 +275,9 @@ class TestEngine:
             while not condition():
                 due = self._next_due()
                 if due is None:
-                    raise Stuck(f"nothing will happen by itself any more{_told(run)}")
+                    raise Stuck(f"nothing will happen by itself any more{_described(run)}")
                 if due.at > deadline:
-                    raise Stuck(f"not before {show_time(deadline)}{_told(run)}")
+                    raise Stuck(f"not before {show_time(deadline)}{_described(run)}")
                 self.clock.set(max(due.at, self.now))
                 await self._settle(budget)
 
@@ -438,5 +438,5 @@ def _timedelta(duration: Duration) -> dt.timedelta:
     return duration if isinstance(duration, dt.timedelta) else dt.timedelta(seconds=duration)
 
 
-def _told(run: Run | None) -> str:
+def _described(run: Run | None) -> str:
     return "" if run is None else f"; the run of {run.instance.definition_id} has not ended\n{run.story()}"

@@ -189,7 +189,7 @@ class KafkaWork(EngineReports, PullTransport):
         """See ``WorkTransport``: the record's offset may be committed."""
         job_type = self._types_out.pop((job.job_id, job.attempt), None)
         if job_type is not None:
-            self._thread.tell_nowait(self._consumers[job_type].settle, job)
+            self._thread.call_nowait(self._consumers[job_type].settle, job)
 
     # -- in the other thread
 

@@ -71,7 +71,7 @@ class AsyncioThread:
         finally:
             future.cancel()
 
-    def tell_nowait(self, function: Callable[[*Arguments], object], *arguments: *Arguments) -> None:
+    def call_nowait(self, function: Callable[[*Arguments], object], *arguments: *Arguments) -> None:
         """Run a function there soon, without an answer. Nothing happens when the thread has ended."""
         if self._loop is not None:
             with suppress(RuntimeError):

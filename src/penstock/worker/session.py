@@ -105,7 +105,7 @@ class Session:
             for handler in handlers.values()
             if handler.concurrency is not None
         }
-        calls = IntakeEvents(self._accept, self._on_news, self._leases.renew_nowait, observer.on_engine)
+        calls = IntakeEvents(self._accept, self._on_change_, self._leases.renew_nowait, observer.on_engine)
         self._intake = JobIntake(settings.concurrency, self._may_hold_results, calls)
         self._intake.subscriptions = _subscriptions_of(self._intake, handlers, settings.concurrency)
         self._grace = anyio.CancelScope()
@@ -188,7 +188,7 @@ class Session:
             with handling(held.job) as span:
                 report = await run_handler(handler, held, context, slots, self._pools)
                 if span is not None:
-                    _tell(span, _end_of(held, report), report)
+                    _describe(span, _end_of(held, report), report)
         finally:
             self._intake.done(subscription)
         if held.started_at is not None:
@@ -219,7 +219,7 @@ class Session:
 
     # -- letting go of jobs
 
-    def _on_news(self, ref: JobRef, reason: StopReason) -> None:
+    def _on_change_(self, ref: JobRef, reason: StopReason) -> None:
         self._leases.lose(ref, reason)
 
     def _on_lost(self, held: LeasedJob, reason: StopReason) -> None:
@@ -292,7 +292,7 @@ class Session:
             await self._intake.wait_changed()
 
 
-def _tell(span: Span, end: str, report: Report | None) -> None:
+def _describe(span: Span, end: str, report: Report | None) -> None:
     """What became of the handler."""
     span.note({"penstock.job.end": end})
     if end not in ("completed", "parked"):

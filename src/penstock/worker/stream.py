@@ -80,7 +80,7 @@ class _Stream:
         }
         self._to_send: deque[_Batch] = deque()
         self._unanswered: deque[_Batch] = deque()
-        self._news = anyio.Event()
+        self._changed = anyio.Event()
         self.answered = False
         """Whether the engine has said anything."""
 
@@ -112,7 +112,7 @@ class _Stream:
     def put(self, batch: _Batch) -> None:
         """Send a batch with the next message."""
         self._to_send.append(batch)
-        self._news.set()
+        self._changed.set()
 
     def drop(self, batch: _Batch) -> None:
         """Nobody waits for the batch any more; what was not sent will not be."""
@@ -124,17 +124,17 @@ class _Stream:
     async def _watch_stream(self) -> None:
         while True:
             await self._intake.wait_changed()
-            self._news.set()
+            self._changed.set()
 
     async def _write(self) -> None:
         first = w.WorkRequest(worker_id=self._identity.worker_id, lease_seconds=self._identity.lease_s)
         first.credits = self._credit.changes(self._intake.subscriptions)
         await self._call.send(encode_message(first))
         while True:
-            await self._news.wait()
+            await self._changed.wait()
             for _ in range(GATHER_TURNS):
                 await anyio.lowlevel.checkpoint()
-            self._news = anyio.Event()
+            self._changed = anyio.Event()
             await self._send_what_is_there()
 
     async def _send_what_is_there(self) -> None:
@@ -190,7 +190,7 @@ class _Stream:
         for end in message.cancellations:
             self._intake.lost(JobRef(job_id=end.job_id, attempt=end.attempt), StopReason.CANCELLED)
         if message.jobs or message.credits:
-            self._news.set()
+            self._changed.set()
 
     def _take_job(self, message: Job) -> None:
         self._credit.used(message.job_type)

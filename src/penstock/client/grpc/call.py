@@ -101,7 +101,7 @@ class GrpcCall:
             ClientError: it has ended otherwise, or its connection has.
         """
         while True:
-            await self._connection.wait_until(self._has_news, self)
+            await self._connection.wait_until(self._has_more, self)
             size = self._message_bytes()
             if size is not None:
                 body = bytes(self._inbox[_HEAD_BYTES : _HEAD_BYTES + size])
@@ -176,7 +176,7 @@ class GrpcCall:
         except ProtocolError as error:
             self._failure = self._failure or InternalError(f"the call can't be written to: {error}")
 
-    def _has_news(self) -> bool:
+    def _has_more(self) -> bool:
         return self._is_over or self._message_bytes() is not None
 
     def _message_bytes(self) -> int | None:

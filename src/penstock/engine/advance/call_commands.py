@@ -49,7 +49,7 @@ RESULTS_MAX_BYTES = 8_388_608
 """Of children that are read for one batch; what has more is read by itself."""
 
 
-class _Told(TimerCommand):
+class _CallNotice(TimerCommand):
     """Something that another instance told this one. Answers whether it was acted on."""
 
     __slots__ = ("_acted", "held")
@@ -73,7 +73,7 @@ class _Told(TimerCommand):
         return [] if self._acted else [timers.delete(*self.timer)]
 
 
-class ChildEndedCommand(_Told):
+class ChildEndedCommand(_CallNotice):
     """A call's instance has ended."""
 
     __slots__ = ("child", "result")
@@ -119,7 +119,7 @@ class ChildEndedCommand(_Told):
         )
 
 
-class CancelChildCommand(_Told):
+class CancelChildCommand(_CallNotice):
     """The call that waited for the instance was closed. What is undone when it fails is undone now, too. Raises IsCode
     for a run of code."""
 
@@ -139,7 +139,7 @@ class CancelChildCommand(_Told):
         return CancelRequested(CANCEL_REASON, undo)
 
 
-class ReopenChildCommand(_Told):
+class ReopenChildCommand(_CallNotice):
     """A `retry` of the caller came back to the call: what failed goes on. Where it can't, the caller is told again."""
 
     __slots__ = ("_tells",)
@@ -166,7 +166,7 @@ class ReopenChildCommand(_Told):
         return [*super().statements(), *(calls.tell([], [], [self.instance], []) if self._tells else [])]
 
 
-class MessageCommand(_Told):
+class MessageCommand(_CallNotice):
     """There is a message for a wait. Answers whether the wait got it."""
 
     __slots__ = ("_message", "output")
@@ -200,7 +200,7 @@ async def hear(
     loaded: Mapping[int, LoadedDefinition],
 ) -> None:
     """Hold the timers of what instances were told, and read what the children of calls ended with."""
-    told = [item for item in items if isinstance(item, _Told)]
+    told = [item for item in items if isinstance(item, _CallNotice)]
     if not told:
         return
     ended = [item for item in told if isinstance(item, ChildEndedCommand)]

@@ -92,13 +92,13 @@ class DeadLetterCommand(Command):
 
     def answer(self, answer: object) -> None:
         super().answer(answer)
-        self._tell(None)
+        self._notify(None)
 
     def refuse(self, error: PenstockError) -> None:
         super().refuse(error)
-        self._tell(error)
+        self._notify(error)
 
-    def _tell(self, error: PenstockError | None) -> None:
+    def _notify(self, error: PenstockError | None) -> None:
         on_end, self.on_end = self.on_end, None
         if on_end is not None:
             on_end(error)

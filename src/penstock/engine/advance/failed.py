@@ -23,18 +23,18 @@ class FailedInstances:
     """Of one engine."""
 
     def __init__(self) -> None:
-        self._told: dict[str, tuple[float, int]] = {}
+        self._reported: dict[str, tuple[float, int]] = {}
 
-    def tell(self, instance_id: int, definition_id: str, reason: str) -> None:
+    def notify(self, instance_id: int, definition_id: str, reason: str) -> None:
         """An instance failed, and it is committed."""
         now = trio.current_time()
-        at, left_out = self._told.get(definition_id, (-math.inf, 0))
+        at, left_out = self._reported.get(definition_id, (-math.inf, 0))
         if now - at < INTERVAL_S:
-            self._told[definition_id] = at, left_out + 1
+            self._reported[definition_id] = at, left_out + 1
             return
-        if len(self._told) >= DEFINITIONS_MAX_ITEMS:
-            self._told.clear()
-        self._told[definition_id] = now, 0
+        if len(self._reported) >= DEFINITIONS_MAX_ITEMS:
+            self._reported.clear()
+        self._reported[definition_id] = now, 0
         more = {"left_out": left_out} if left_out else {}
         shown = reason[:REASON_MAX_CHARS]
         log.warning("an instance failed", instance=f"{instance_id:x}", definition=definition_id, reason=shown, **more)

@@ -276,7 +276,7 @@ class Transaction:
                 polls.leases.forget(row.token_id, row.seq)
                 if row.kind in TAKEN_KINDS and row.worker is not None:
                     loss = Loss(row.worker, out.instance.id, row.token_id, row.seq, row.attempt)
-                    polls.losses.tell(loss)
+                    polls.losses.notify(loss)
                 metrics.steps_executed[steps[row.step].type.value].inc()
             else:
                 polls.leases.end(row.token_id, row.seq, row.attempt)
@@ -292,8 +292,8 @@ class Transaction:
                 definition=loaded.definition.id,
             )
         if out.instance.status is InstanceStatus.FAILED:
-            self._parts.failed.tell(out.instance.id, loaded.definition.id, out.instance.failure or "")
+            self._parts.failed.notify(out.instance.id, loaded.definition.id, out.instance.failure or "")
         if out.ended:
             status = InstanceStatus(out.instance.status).name
             metrics.on_end(loaded.definition.id, status, age_s(out.instance.id))
-            self._parts.ends.tell(out.instance.id)
+            self._parts.ends.notify(out.instance.id)

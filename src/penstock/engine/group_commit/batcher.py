@@ -138,7 +138,7 @@ class Batcher(Generic[I]):
             with trio.CancelScope() as scope:
                 while True:
                     while not self._queue:
-                        self._tell_idle()
+                        self._notify_idle()
                         await self._flusher.sleep()
                     scope.shield = True  # a scope of its own for each batch would cost as much as two jobs in it
                     if self._gathers:
@@ -186,7 +186,7 @@ class Batcher(Generic[I]):
     async def _run_lock_waiting(self) -> None:
         while True:
             while not self._lock_waiting:
-                self._tell_idle()
+                self._notify_idle()
                 await self._lock_waiting_lot.park()
             await trio.sleep(LOCK_WAIT_PAUSE_S)
             self._retried_at, self._retrying = trio.current_time(), self._take_lock_waiting()
@@ -217,7 +217,7 @@ class Batcher(Generic[I]):
             late += (*self._retrying, *self._lock_waiting)
         return late
 
-    def _tell_idle(self) -> None:
+    def _notify_idle(self) -> None:
         if self._idle:
             self._idle.unpark_all()
 

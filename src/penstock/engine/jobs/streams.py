@@ -58,14 +58,14 @@ class Parts(Protocol):
 
 
 class JobStream:
-    """One worker's stream. ``on_news`` is called when `take_nowait` may have something; it must not raise or wait."""
+    """One worker's stream. ``on_change`` is called when `take_nowait` may have something; it must not raise or wait."""
 
     def __init__(
         self,
         engine: Parts,
         worker_id: str,
         lease_seconds: int,
-        on_news: Callable[[], None],
+        on_change: Callable[[], None],
         *,
         executor: bool = False,
     ) -> None:
@@ -79,7 +79,7 @@ class JobStream:
         if executor:
             self.worker = engine.code.stream_holder(worker_id)
         self.lease_s = engine.jobs.lease_s(lease_seconds)
-        self.on_news = on_news
+        self.on_change = on_change
         self._engine = engine
         self._polls = engine.polls
         self._buffer_jobs = engine.settings.poll_max_jobs
@@ -179,7 +179,7 @@ class JobStream:
         self._unsent_jobs += len(jobs)
         self._unsent_bytes += sum(text_bytes(job.variables) for job in jobs)
         self._filled[type_credit] = None
-        self.on_news()
+        self.on_change()
 
     def on_claimed(self, type_credit: _TypeCredit, failed: bool) -> None:
         """A look into the queue is over: look again while it seems to have more. Else the probe does, in time."""
@@ -255,7 +255,7 @@ class JobStream:
         if not final:
             self._held.setdefault(job_id, attempt)
 
-    async def wait_told(self, within_s: float) -> bool:
+    async def wait_notified(self, within_s: float) -> bool:
         """Wait until some engine says that it cancelled jobs of this worker; False when there is no such news."""
         return bool(await self._polls.losses.wait(self.worker, within_s))
 
@@ -339,7 +339,7 @@ class _TypeCredit(Waiter):
             self.stream.on_filled(self, new)
 
     def wake(self) -> None:
-        self.stream.on_news()
+        self.stream.on_change()
 
     def take(self, count: int) -> None:
         """The first ``count`` jobs were taken: their slots are used up."""
@@ -355,13 +355,13 @@ class _CreditClaim(ClaimItem):
 
     def answer(self, answer: None) -> None:
         super().answer(answer)
-        self._tell(failed=False)
+        self._notify(failed=False)
 
     def refuse(self, error: PenstockError) -> None:
         super().refuse(error)
-        self._tell(failed=True)
+        self._notify(failed=True)
 
-    def _tell(self, *, failed: bool) -> None:
+    def _notify(self, *, failed: bool) -> None:
         type_credit = self.waiter
         assert isinstance(type_credit, _TypeCredit)
         type_credit.stream.on_claimed(type_credit, failed)

@@ -79,7 +79,7 @@ class Ends:
             async with self._database.connection(ahead=True) as connection:
                 ended = await store.find_ended(connection, asked[begin : begin + SCAN_MAX_INSTANCES])
             for instance in ended:
-                self.tell(instance)
+                self.notify(instance)
             found += len(ended)
         return found
 
@@ -87,9 +87,9 @@ class Ends:
         """Answer all who wait, and new ones at once."""
         self._draining = True
         for instance in list(self._waiting):
-            self.tell(instance)
+            self.notify(instance)
 
-    def tell(self, instance: int) -> None:
+    def notify(self, instance: int) -> None:
         """It has ended."""
         for event in self._waiting.get(instance, ()):
             event.set()

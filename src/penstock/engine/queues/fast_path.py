@@ -209,7 +209,7 @@ class FastPath(GroupCommitQueue[FastCompletion]):
             self._ended.value += 1.0
             self._metrics.on_end(definition.id, "COMPLETED", age_s(job.instance))
             if self._ends.calls:
-                self._ends.tell(job.instance)
+                self._ends.notify(job.instance)
         else:
             variables = None if cached is None or row.came_back else merged(cached, item.output)
             waiter, item.waiter = item.waiter, None

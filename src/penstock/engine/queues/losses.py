@@ -36,7 +36,7 @@ class Losses:
     """What workers are to be told, by worker. ``told`` hears of what this engine finds itself."""
 
     def __init__(self, max_parked: int, told: Callable[[Loss], None] = lambda loss: None) -> None:
-        self._told = told
+        self._on_loss = told
         self._max_parked = max_parked
         self._kept: OrderedDict[Loss, float] = OrderedDict()
         self._by_worker: dict[str, dict[Loss, None]] = {}
@@ -48,10 +48,10 @@ class Losses:
     def __len__(self) -> int:
         return self._count
 
-    def tell(self, loss: Loss) -> None:
+    def notify(self, loss: Loss) -> None:
         """Something that a transaction of this engine did."""
         self.hear(loss)
-        self._told(loss)
+        self._on_loss(loss)
 
     def hear(self, loss: Loss) -> None:
         """Something that any engine did."""

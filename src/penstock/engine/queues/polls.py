@@ -187,9 +187,9 @@ class Polls:
             types = self.queues.mates(job_type) or (job_type,)
             if flow_key and any(map(self.claims.fairness_order.may_be_crowded, types)):
                 self._events.key_opened(job_type, flow_key)
-            self.hear_key(job_type, flow_key or "")
+            self.on_key_freed(job_type, flow_key or "")
 
-    def hear_key(self, job_type: str, flow_key: str) -> None:
+    def on_key_freed(self, job_type: str, flow_key: str) -> None:
         """As `hint_key`, from wherever."""
         self.claims.fairness_order.hint(self.queues.mates(job_type) or (job_type,), flow_key)
 
@@ -208,7 +208,7 @@ class Polls:
                 if self.waiters.is_wanted(name):
                     self._wake.set()
 
-    def hear_losses(self, losses: Sequence[Loss]) -> None:
+    def on_losses(self, losses: Sequence[Loss]) -> None:
         """Another engine says that it took these jobs from their workers."""
         for loss in losses:
             self.leases.forget(loss.token, loss.seq)

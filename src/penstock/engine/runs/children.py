@@ -72,7 +72,7 @@ class Children:
         self._journal = journal
         self._timers = timers
         self._enabled = False  # all engines are known to know calls of code, and no others may join
-        self._telling = trio.Semaphore(TELLS_AT_ONCE)
+        self._notifying = trio.Semaphore(TELLS_AT_ONCE)
 
     async def start(self, run_lease: RunLease, path: str, target: CodeWorkflow | str, arguments: bytes, id: str) -> str:
         """Start what the operation at ``path`` waits for, once: a run of code, or an instance of the latest version of
@@ -157,12 +157,12 @@ class Children:
             await connection.roundtrip([delete_timer(*timer)])
         return True
 
-    async def tell(self, caller: int, timer: Timer) -> bool:
+    async def notify(self, caller: int, timer: Timer) -> bool:
         """What a call waits for has ended: its timer is due, and goes with the record for the caller."""
-        async with self._telling:
-            return await self._tell(caller, timer)
+        async with self._notifying:
+            return await self._notify_caller(caller, timer)
 
-    async def _tell(self, caller: int, timer: Timer) -> bool:
+    async def _notify_caller(self, caller: int, timer: Timer) -> bool:
         token, seq, _ = timer
         async with self._database.connection() as connection:
             end = await store.end_for_code(connection, token, seq)
@@ -174,11 +174,11 @@ class Children:
                 return False
         payload = msgspec.json.encode(record).decode()
         name = end.definition_id.rpartition(":")[2] if end.is_code else end.definition_id
-        tell = journal_store.Tell(
+        tell = journal_store.RunNotice(
             caller, RecordKind.CHILD, end.path, name, payload, f"c:{seq:x}", ENDED_HASH, None
         )  # fmt: skip
         try:
-            await self._journal.tell(tell, timer)
+            await self._journal.notify(tell, timer)
         except (Conflict, NotFound):  # the caller has ended
             return False
         return True

@@ -41,8 +41,8 @@ from penstock.engine.runs.journal_queues import (
     ContinueItem,
     FinishItem,
     JournalLanes,
+    NotifyItem,
     ParkItem,
-    TellItem,
     WakeItem,
 )
 from penstock.errors import (
@@ -343,14 +343,14 @@ class Journal:
         lease = job_store.Lease(run_lease.instance, run_lease.seq, run_lease.attempt, run_lease.holder)
         await self._polls.releases.submit(ReleaseItem(job, lease))
 
-    async def tell(self, tell: store.Tell, timer: Timer | None = None) -> None:
+    async def notify(self, tell: store.RunNotice, timer: Timer | None = None) -> None:
         """Write somebody else's record, and wake the run or tell its holder. ``timer``: what said so, which goes
         whatever becomes of it.
 
         Raises NotFound, Conflict (it has ended, or is no run of code), MailboxFull (too many unread messages),
         IdempotencyConflict (the ``dedup`` came with something else).
         """
-        await self.commit_queues.tell.submit(TellItem(tell, timer))
+        await self.commit_queues.tell.submit(NotifyItem(tell, timer))
 
     async def wake(self, instance: int, seq: int) -> bool | None:
         """The time that a parked run waits for has come. False: it has not, or somebody is at it."""

@@ -88,12 +88,12 @@ class AppendItem(RunItem):
             self.size_bytes += len(record.payload or "")
 
 
-class TellItem(Item[None]):
+class NotifyItem(Item[None]):
     """A record that somebody else has for a run."""
 
     __slots__ = ("tell", "timer")
 
-    def __init__(self, tell: store.Tell, timer: Timer | None = None) -> None:
+    def __init__(self, tell: store.RunNotice, timer: Timer | None = None) -> None:
         super().__init__()
         self.tell = tell
         self.timer = timer
@@ -188,8 +188,8 @@ class JournalLanes:
             )
 
         self.append: GroupCommitQueue[AppendItem] = commit_queue("append", self._append, _instance)
-        self.tell: GroupCommitQueue[TellItem] = commit_queue(
-            "tell", self._tell, lambda item: (item.tell.instance, item.tell.dedup)
+        self.tell: GroupCommitQueue[NotifyItem] = commit_queue(
+            "tell", self._notify, lambda item: (item.tell.instance, item.tell.dedup)
         )
         self.park: GroupCommitQueue[ParkItem | BlockItem | WakeItem] = commit_queue("park", self._park, _instance)
         self.finish: GroupCommitQueue[FinishItem | ContinueItem] = commit_queue("finish", self._finish, _instance)
@@ -288,7 +288,7 @@ class JournalLanes:
 
     # -- tell
 
-    async def _tell(self, connection: TrioConnection, items: list[TellItem], again: bool) -> None:
+    async def _notify(self, connection: TrioConnection, items: list[NotifyItem], again: bool) -> None:
         if not again:  # else a message may be there by now, and its receive be over
             items = await self._acceptable(connection, items)
         limit = self._settings.messages_unread_max_items
@@ -309,7 +309,7 @@ class JournalLanes:
         for item, row in zip(items, rows, strict=True):
             tell = item.tell
             if row.is_new or row.used_hash == tell.hash:  # or an earlier try, whose news may have been lost
-                self._told(tell.instance, row)
+                self._on_notified(tell.instance, row)
                 item.answer(None)
             elif row.used_hash is not None:
                 item.refuse(IdempotencyConflict("dedup: something else was sent to the run with it"))
@@ -325,7 +325,7 @@ class JournalLanes:
             else:
                 item.refuse(Conflict(f"the run has ended: it is {InstanceStatus(row.status).name}"))
 
-    async def _acceptable(self, connection: TrioConnection, items: list[TellItem]) -> list[TellItem]:
+    async def _acceptable(self, connection: TrioConnection, items: list[NotifyItem]) -> list[NotifyItem]:
         """Without the messages that do not fit what their runs say that they wait for: those are refused."""
         asked = [item for item in items if item.is_checked]
         if not asked:
@@ -342,7 +342,7 @@ class JournalLanes:
                 item.refuse(problem)
         return [item for item in items if not item.settled]
 
-    def _told(self, instance: int, row: store.Told) -> None:
+    def _on_notified(self, instance: int, row: store.NoticeOutcome) -> None:
         if row.state == TokenState.LOCKED and row.holder is not None:
             self._mailed(MailboxNews(row.holder, instance, row.mail))
         elif row.state in (TokenState.PARKED, TokenState.READY) and row.job_type is not None:
@@ -532,7 +532,7 @@ def _instance(item: Any) -> int:
 
 
 async def find_locked_elsewhere(connection: TrioConnection, items: list[Any]) -> list[Any]:
-    instances = [item.tell.instance if isinstance(item, TellItem) else item.instance for item in items]
+    instances = [item.tell.instance if isinstance(item, NotifyItem) else item.instance for item in items]
     run_lease = await job_store.tokens_locked_elsewhere(connection, sorted(set(instances)))
     return [item for item, instance in zip(items, instances, strict=True) if instance in run_lease]
 

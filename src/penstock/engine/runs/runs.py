@@ -117,8 +117,8 @@ class Runs:
             check_text(dedup, "dedup", NAME_MAX_CHARS)
         sender = actor() if sender is None else check_text(sender, "sender", SENDER_MAX_CHARS)
         digest = self._digest(name, payload)
-        await self._journal.tell(
-            store.Tell(
+        await self._journal.notify(
+            store.RunNotice(
                 ids.read_instance(instance_id),
                 RecordKind.MESSAGE,
                 "",
@@ -173,8 +173,8 @@ class Runs:
         text, dedup = None if payload is None else payload.decode(), f"~drop:{at:x}"
         audited = (actor() or "") if self._settings.audit_log_enabled else None
         detail = name if note is None else f"{name}: {note}"
-        await self._journal.tell(
-            store.Tell(
+        await self._journal.notify(
+            store.RunNotice(
                 number, RecordKind.DROPPED, f"{at:x}", name, text, dedup, digest, audited, detail,
                 sender=actor() if text is not None else None, as_of=as_of, rules=RULES, forced=force,
             )
@@ -192,7 +192,7 @@ class Runs:
         said = msgspec.json.encode({"reason": reason, "by": by}).decode()
         record = (RecordKind.CANCEL, "", reason, said, "~cancel", hashlib.sha256(b"cancel").hexdigest())
         audited = (by or "") if self._settings.audit_log_enabled else None
-        await self._journal.tell(store.Tell(ids.read_instance(instance_id), *record, audited, note, bulk))
+        await self._journal.notify(store.RunNotice(ids.read_instance(instance_id), *record, audited, note, bulk))
 
     async def journal(
         self, instance_id: str, cursor: str | None = None, limit: int = JOURNAL_PAGE_MAX
@@ -360,7 +360,7 @@ def _read_position(text: str) -> int:
     return position
 
 
-def _told(row: store.RaisedRow) -> _Told:
+def _notices_of(row: store.RaisedRow) -> _Told:
     try:
         return msgspec.json.decode(row.payload or "{}", type=_Told)
     except msgspec.MsgspecError:  # of another version: it is for people only
@@ -370,12 +370,12 @@ def _told(row: store.RaisedRow) -> _Told:
 async def _dropped_calls(connection: TrioConnection, number: int) -> list[OpenBranch]:
     """Of a run that has ended the calls that its function dropped without an `await`, as its end says."""
     rows = await store.last_errors(connection, number, RecordKind.FAILED, RecordKind.ERROR)
-    calls = [text for row in rows if row.kind == RecordKind.ERROR for text in _told(row).not_awaited]
+    calls = [text for row in rows if row.kind == RecordKind.ERROR for text in _notices_of(row).not_awaited]
     return [OpenBranch(f"!{count}", NOT_AWAITED, text) for count, text in enumerate(calls, 1)]
 
 
 def _raised(row: store.RaisedRow) -> Raised:
-    told = _told(row)
+    told = _notices_of(row)
     return Raised(row.path, row.name, told.type_name, told.message, told.traceback)
 
 

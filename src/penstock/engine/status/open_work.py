@@ -250,7 +250,7 @@ class OpenWork:
         (outcome,) = await self._jobs.release_many([JobRef(job_id=job_id, worker_id=worker, attempt=attempt)])
         if outcome.outcome != "ok":
             raise Conflict("the lease has ended meanwhile")
-        self._polls.losses.tell(Loss(worker, job.instance, job.token, job.seq, attempt))
+        self._polls.losses.notify(Loss(worker, job.instance, job.token, job.seq, attempt))
         if self._audit:
             async with self._database.connection() as connection:
                 detail = f"of {worker}" + (f": {note}" if note else "")

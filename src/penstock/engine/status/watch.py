@@ -157,14 +157,14 @@ class Watch:
         for id in list(self._known) if len(self._known) > KEPT_MAX_COUNT else ():
             if id not in self._watched:
                 del self._known[id]
-        self._tell()
+        self._notify()
 
     async def look_over(self) -> None:
         """Read the overviews that are watched, and tell those who wait."""
         for name in list(self._ranges):
             await self._read(name)
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         looked, self._looked = self._looked, trio.Event()
         looked.set()
 
@@ -187,7 +187,7 @@ class Watch:
         if known is None or msgspec.structs.replace(known.view, at=view.at) != view:
             self._scans += 1
             self._readings[name] = _Reading(view, self._scans)
-            self._tell()
+            self._notify()
         return view
 
     async def _begin(self, watched: Sequence[int], newest: int | None, overview: str | None) -> Changes:

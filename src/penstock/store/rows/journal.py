@@ -108,7 +108,7 @@ class RunState(NamedTuple):
     flow_key: str | None
 
 
-class Tell(NamedTuple):
+class RunNotice(NamedTuple):
     """A record that somebody else has for a run. ``hash`` in hex: what makes two with one ``dedup`` the same. ``note``:
     for the audit trail, in place of the name. ``bulk``: the bulk operation that it is of, which counts it. ``sender``:
     who sent it, for people. ``as_of``: it is written only where no record came after that position, but for those that
@@ -130,8 +130,8 @@ class Tell(NamedTuple):
     forced: bool = False
 
 
-class Told(NamedTuple):
-    """What became of one `Tell`. ``state``, ``job_type``, ``holder`` and ``flow_key`` are of its token, as that was."""
+class NoticeOutcome(NamedTuple):
+    """What became of one `RunNotice`. ``state``, ``job_type``, ``holder`` and ``flow_key`` are of its token, as that was."""
 
     status: int | None
     is_code: bool | None
@@ -424,14 +424,14 @@ async def run_states(connection: TrioConnection, runs: Sequence[RunLease]) -> li
 
 async def tell(
     connection: TrioConnection,
-    items: Sequence[Tell],
+    items: Sequence[RunNotice],
     timers: Sequence[timer_store.Timer | None],
     *,
     unread_max: int,
     message: int,
     cancel: int,
     dropped: int,
-) -> list[Told]:
+) -> list[NoticeOutcome]:
     """Write what others have for runs; in order. ``message``, ``cancel`` and ``dropped`` are the kinds; the ``timers``
     that say so go. A transaction of its own."""
     columns = list(zip(*items, strict=True))
@@ -461,9 +461,9 @@ async def tell(
     ]
     if all(item.bulk is None for item in items):
         *_, rows, _ = await connection.roundtrip([*statements, (SQL["commit"], ())])
-        return [Told(*cast(Any, row)) for row in rows]
+        return [NoticeOutcome(*cast(Any, row)) for row in rows]
     *_, rows = await connection.roundtrip(statements)
-    told = [Told(*cast(Any, row)) for row in rows]
+    told = [NoticeOutcome(*cast(Any, row)) for row in rows]
     new = [(item.bulk, item.instance) for item, row in zip(items, told, strict=True) if row.is_new]
     await connection.roundtrip([*bulk.counts(new), (SQL["commit"], ())])
     return told
