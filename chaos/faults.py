@@ -62,7 +62,7 @@ async def kill_engines(rig: Rig, rng: random.Random) -> str:
     return "all"
 
 
-async def restart_storm(rig: Rig, rng: random.Random) -> str:
+async def restart_often(rig: Rig, rng: random.Random) -> str:
     """Killed again and again while it starts."""
     engine = rng.choice(rig.victims)
     times = rng.randint(3, 6)
@@ -373,7 +373,7 @@ SMALL_DISK, SMALL_POOL = frozenset({"small disk"}), frozenset({"small pool"})
 FAULTS: dict[str, Fault] = {
     "kill-engine": Fault("kill -9 of one engine of two", kill_engine),
     "kill-engines": Fault("kill -9 of all engines", kill_engines),
-    "restart-storm": Fault("an engine is killed while it starts, several times", restart_storm),
+    "restart-storm": Fault("an engine is killed while it starts, several times", restart_often),
     "stop-engine": Fault("an orderly stop and start of one engine", stop_engine),
     "pause-engine": Fault("SIGSTOP of an engine, beyond leases", pause_engine),
     "kill-worker": Fault("kill -9 of a process of workers", kill_worker),

@@ -153,7 +153,7 @@ def read_options(description: str | None, *, engines: int, seed: str) -> argpars
     return parser.parse_args()
 
 
-async def attack_own_server(
+async def fault_own_server(
     options: argparse.Namespace, settings: Mapping[str, int], attack: Callable[[Fleet], Awaitable[T]]
 ) -> T:
     """What ``attack`` saw of a fleet on a PostgreSQL of its own, which is removed then."""

@@ -19,7 +19,7 @@ import msgspec
 import psycopg
 import trio
 
-from chaos.fleet import KILL_EVERY_S, Fleet, attack_own_server, read_options
+from chaos.fleet import KILL_EVERY_S, Fleet, fault_own_server, read_options
 from penstock.client.errors import ClientError
 from penstock.store.db.connection import TrioConnection
 from penstock.wire.model import StartRequest
@@ -155,4 +155,4 @@ async def attack(fleet: Fleet) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(trio.run(attack_own_server, read_options(__doc__, engines=4, seed="limits-1"), SETTINGS, attack))
+    sys.exit(trio.run(fault_own_server, read_options(__doc__, engines=4, seed="limits-1"), SETTINGS, attack))

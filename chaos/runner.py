@@ -25,7 +25,7 @@ from chaos.verdict import judge
 RATE = 12.0
 GAP_S = (0.2, 2.5)
 """The pause between two faults."""
-BLOWS_MIN = 2
+FAULTS_MIN = 2
 """However long the first one takes: one fault alone is no attack."""
 CLOCK_BACK = frozenset({"time does not run backwards within a step execution"})
 """Not to be had when the database's own clock goes back."""
@@ -109,7 +109,7 @@ async def run(
                 await _strike(rig, each.number, each.name, start, struck)
             return
         number = 0
-        while number < BLOWS_MIN or trio.current_time() - start < attack.seconds:
+        while number < FAULTS_MIN or trio.current_time() - start < attack.seconds:
             rng = rig.rng(number)
             name = rng.choice(faults)
             await trio.sleep(rng.uniform(*attack.gap_s))

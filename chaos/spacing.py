@@ -22,7 +22,7 @@ from typing import Final
 import msgspec
 import trio
 
-from chaos.fleet import Fleet, attack_own_server, read_options
+from chaos.fleet import Fleet, fault_own_server, read_options
 from chaos.starts import DEFINITION
 from penstock.client import Client, Debounce, Throttle
 from penstock.wire.model import Instance
@@ -215,4 +215,4 @@ async def attack(fleet: Fleet) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(trio.run(attack_own_server, read_options(__doc__, engines=2, seed="spacing-1"), dict[str, int](), attack))
+    sys.exit(trio.run(fault_own_server, read_options(__doc__, engines=2, seed="spacing-1"), dict[str, int](), attack))

@@ -21,7 +21,7 @@ from typing import Final
 import msgspec
 import trio
 
-from chaos.fleet import KILL_EVERY_S, Fleet, attack_own_server, read_options
+from chaos.fleet import KILL_EVERY_S, Fleet, fault_own_server, read_options
 from penstock.client import Client, Dedupe, ScheduleSpec
 from penstock.wire.model import Instance, StartRequest
 
@@ -188,4 +188,4 @@ async def attack(fleet: Fleet) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(trio.run(attack_own_server, read_options(__doc__, engines=3, seed="starts-1"), SETTINGS, attack))
+    sys.exit(trio.run(fault_own_server, read_options(__doc__, engines=3, seed="starts-1"), SETTINGS, attack))

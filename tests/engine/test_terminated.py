@@ -16,7 +16,7 @@ import trio
 from penstock.testing.definitions import definition, end, fork, linear, step
 from tests.engine.conftest import MakeDriver
 
-STORM_S = 6.0
+STRESS_S = 6.0
 WINDOW = "options='-c commit_delay=20000 -c commit_siblings=0'"
 TERMINATE = """
 SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
@@ -81,7 +81,7 @@ async def test_sessions_ending_inside_commits_lose_and_double_nothing(
             nursery.start_soon(repeat, "worked", work)
         nursery.start_soon(repeat, "keyed", keyed)
         nursery.start_soon(repeat, "uploads", lambda n: driver.upload(linear(n, definition_id="uploaded")))
-        await trio.sleep(STORM_S)
+        await trio.sleep(STRESS_S)
         over.set()
     count = lambda sql: int(driver.rows(f"SELECT count(*) FROM {sql}")[0][0])  # noqa: E731
     assert done["terminated"] > 20, done

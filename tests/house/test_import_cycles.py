@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 
 from tests.house.sources import SRC, TOP, modules
 
-CIRCLES = {
+CYCLES = {
     "durable": {"app", "blocking", "console"},  # one `App` with its blocking and its command-line form
     "http": {"connection", "cycle", "direct", "server"},  # a request, in one of two ways, its connection, its server
     "kernel": {
@@ -63,7 +63,7 @@ def _imports_of_console(name: str, text: str, known: Mapping[str, str]) -> Itera
         yield from (each for each in (found, f"{found}/index") if each in known)
 
 
-def _circles(graph: dict[str, set[str]]) -> list[set[str]]:
+def _cycles(graph: dict[str, set[str]]) -> list[set[str]]:
     """Those that reach each other. Each module's reach is walked: a second for some 400 of them."""
     reach: dict[str, set[str]] = {}
     for start in graph:
@@ -75,20 +75,20 @@ def _circles(graph: dict[str, set[str]]) -> list[set[str]]:
                 left.append(one)
         reach[start] = seen
     found = {frozenset(other for other in reach[one] if one in reach[other]) for one in graph if one in reach[one]}
-    return [set(circle) for circle in found]
+    return [set(cycle) for cycle in found]
 
 
 def test_files_import_each_other_in_few_named_circles() -> None:
     trees = {_module(path.relative_to(SRC).with_suffix("").parts): ast.parse(path.read_text()) for path in modules()}
     graph = {module: set(_imports(module, tree, trees)) for module, tree in trees.items()}
-    known = {frozenset(f"penstock.{package}.{name}" for name in names) for package, names in CIRCLES.items()}
-    found = [circle for circle in _circles(graph) if not any(circle <= names for names in known)]
-    assert not [sorted(circle) for circle in found]
+    known = {frozenset(f"penstock.{package}.{name}" for name in names) for package, names in CYCLES.items()}
+    found = [cycle for cycle in _cycles(graph) if not any(cycle <= names for names in known)]
+    assert not [sorted(cycle) for cycle in found]
 
 
 def test_a_circle_is_found() -> None:
     graph = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set[str]()}
-    assert _circles(graph) == [{"b", "c"}]
+    assert _cycles(graph) == [{"b", "c"}]
 
 
 def _console() -> dict[str, str]:
@@ -101,7 +101,7 @@ def test_files_of_the_console_import_each_other_in_no_circle() -> None:
     files = _console()
     graph = {name: set(_imports_of_console(name, text, files)) for name, text in files.items()}
     assert sum(map(len, graph.values())) > len(graph)  # imports are found
-    assert [sorted(circle) for circle in _circles(graph)] == []
+    assert [sorted(cycle) for cycle in _cycles(graph)] == []
 
 
 def test_a_circle_in_the_console_is_found() -> None:
@@ -112,4 +112,4 @@ def test_a_circle_in_the_console_is_found() -> None:
     }
     graph = {name: set(_imports_of_console(name, text, files)) for name, text in files.items()}
     assert graph == {"a": {"parts/b"}, "parts/b": {"a"}, "c": {"a", "c"}}
-    assert sorted(map(sorted, _circles(graph))) == [["a", "parts/b"], ["c"]]
+    assert sorted(map(sorted, _cycles(graph))) == [["a", "parts/b"], ["c"]]

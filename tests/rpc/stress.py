@@ -50,7 +50,7 @@ RESETS = [ErrorCodes.CANCEL, ErrorCodes.NO_ERROR, ErrorCodes.INTERNAL_ERROR]
 GONE = (H2Error, trio.BrokenResourceError, trio.ClosedResourceError)
 
 
-class Storm:
+class StressRun:
     """``calls`` calls on a served engine, up to fifteen to a connection, ``at_once`` connections at a time."""
 
     def __init__(self, run: Served, driver: Driver, seed: int, calls: int, at_once: int = 12) -> None:
@@ -313,24 +313,24 @@ class Storm:
             assert value is None or variables[name] == value, (id, name, value, variables)
 
 
-async def weather(driver: Driver, seed: int, calls: int, progress: Callable[[int], None] = lambda _: None) -> Storm:
+async def weather(driver: Driver, seed: int, calls: int, progress: Callable[[int], None] = lambda _: None) -> StressRun:
     """A storm from its begin to its end."""
     async with served(driver.engine) as run:
-        storm = Storm(run, driver, seed, calls)
-        await storm.begin()
+        stress = StressRun(run, driver, seed, calls)
+        await stress.begin()
         await run.poll("nothing")  # every part has run once
         files = len(os.listdir("/proc/self/fd"))
         tasks = trio.lowlevel.current_statistics().tasks_living
-        await storm.rage(progress)
-        lease_s = await storm.settle(tasks)
+        await stress.rage(progress)
+        lease_s = await stress.settle(tasks)
         assert lease_s < POLL_LEASE_S + 15, f"the last lease came back after {lease_s:.1f} s"
         assert len(os.listdir("/proc/self/fd")) <= files + driver.engine.database.pool.statistics().max_size
-        acknowledged = await storm.finish()
+        acknowledged = await stress.finish()
         print(
             f"seed {seed}: {acknowledged} completions acknowledged, last lease back after {lease_s:.1f} s",
-            dict(storm.fates),
+            dict(stress.fates),
         )
-        return storm
+        return stress
 
 
 async def main(calls: int, seed: int) -> None:

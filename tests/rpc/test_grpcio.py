@@ -180,7 +180,7 @@ async def test_two_thousand_random_cancels_leave_nothing_running(google: Google,
     with grpc.insecure_channel(f"127.0.0.1:{run.port}") as channel:
         stub = google.workflow_grpc.WorkflowEngineStub(channel)
 
-        def storm() -> None:
+        def stress() -> None:
             futures = []
             for _ in range(2_000):
                 job = rng.choice(["forever", "1 ms", "3 ms"])
@@ -192,7 +192,7 @@ async def test_two_thousand_random_cancels_leave_nothing_running(google: Google,
             for future, _ in futures:
                 future.cancel()
 
-        await in_thread(storm)
+        await in_thread(stress)
         await run.until(lambda now: now.calls_running == 0)
         assert run.engine.running == 0
     await run.until_quiet()

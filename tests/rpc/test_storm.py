@@ -22,10 +22,10 @@ async def test_cancels_and_drops_leak_nothing_and_do_nothing_twice(start_local: 
     seed = int.from_bytes(os.urandom(4), "big")
     engine = await start_local(**SETTINGS)
     with trio.fail_after(120):
-        storm = await weather(engine, seed, 2_000)
-    assert set(storm.methods) == set(CHOICES)
-    assert sum(count for fate, count in storm.fates.items() if fate.startswith("call: ")) >= 2_000
-    assert storm.fates["call: answered"] < 1_000
-    assert set(storm.statuses) <= {0, 3, 4, 5, 9, 10}, storm.statuses
-    assert storm.statuses[0] > 30, storm.statuses  # on a slow machine clients give up before most answers
+        stress = await weather(engine, seed, 2_000)
+    assert set(stress.methods) == set(CHOICES)
+    assert sum(count for fate, count in stress.fates.items() if fate.startswith("call: ")) >= 2_000
+    assert stress.fates["call: answered"] < 1_000
+    assert set(stress.statuses) <= {0, 3, 4, 5, 9, 10}, stress.statuses
+    assert stress.statuses[0] > 30, stress.statuses  # on a slow machine clients give up before most answers
     assert_invariants(database_dsn)
