@@ -74,7 +74,7 @@ async def note(clocks: Clocks, name: str, call: Awaitable[list[T]], costs: Costs
 async def round_of(connection: TrioConnection, clocks: Clocks, size: int, costs: Costs, *, known: bool) -> None:
     """Claim so many jobs and complete them; those of the last step end their instance. ``known``: as an engine does
     that remembers the jobs."""
-    slots = [jobs.Slot(JOB_TYPE, ordinal, "worker", 60.0) for ordinal in range(1, size + 1)]
+    slots = [jobs.ClaimSlot(JOB_TYPE, ordinal, "worker", 60.0) for ordinal in range(1, size + 1)]
     name = "claim, remembered" if known else "claim"
     claimed = await note(clocks, name, jobs.claim(connection, slots, known=known), costs)
     assert len(claimed) == size, "the queue has run dry"

@@ -42,7 +42,7 @@ async def one(
     began = time.perf_counter()
     counts = await jobs.probe_ready(connection, [JOB_TYPE], 500, low_water_marks)
     probed = time.perf_counter()
-    claimed = await jobs.claim(connection, [jobs.Slot(JOB_TYPE, 1, "worker", 60.0)], low_water_marks)
+    claimed = await jobs.claim(connection, [jobs.ClaimSlot(JOB_TYPE, 1, "worker", 60.0)], low_water_marks)
     assert (min(counts[JOB_TYPE], left), len(claimed)) == (min(500, left), 1)
     return probed - began, time.perf_counter() - probed
 

@@ -21,7 +21,7 @@ import msgspec
 import trio
 
 from benchmarks.calibration import tell
-from penstock.http import HttpServer, Server, listen
+from penstock.http import AsgiServer, HttpServer, listen
 from penstock.http.asgi import Receive, Scope, Send
 from penstock.http.hypercorn_seam import HypercornServer
 
@@ -56,7 +56,7 @@ def cpu_seconds() -> float:
 
 def serve(kind: str, pipe: multiprocessing.connection.Connection) -> None:
     async def main() -> None:
-        server: Server = SERVERS[kind]()
+        server: AsgiServer = SERVERS[kind]()
         sockets = listen("127.0.0.1", 0)
         port = sockets[0].getsockname()[1]
         async with trio.open_nursery() as nursery:

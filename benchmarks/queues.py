@@ -91,17 +91,17 @@ class Lab(NamedTuple):
 
 async def claim_flow(
     connection: TrioConnection, cursor: str, n: int = BATCH
-) -> tuple[flow.ClaimScan, list[jobs.Claimed]]:
-    slots = [jobs.Slot(1, place + 1, "w", LEASE_S) for place in range(n)]
+) -> tuple[flow.ClaimScan, list[jobs.ClaimedJob]]:
+    slots = [jobs.ClaimSlot(1, place + 1, "w", LEASE_S) for place in range(n)]
     return await flow.claim(connection, slots, cursor, KEYS_PER_CLAIM)
 
 
-async def complete(connection: TrioConnection, claimed: list[jobs.Claimed], *, plain: bool) -> None:
+async def complete(connection: TrioConnection, claimed: list[jobs.ClaimedJob], *, plain: bool) -> None:
     done = [jobs.FastItem(job.token, job.seq, job.attempt, "w", True, 1, None, None, None, OUTPUT) for job in claimed]
     if done and plain:
         await jobs.complete_fast(connection, done)
     elif done:
-        await flow.complete(connection, done, [flow.Waits.KEYED] * len(done), to_outbox=False)
+        await flow.complete(connection, done, [flow.WaitsInQueue.KEYED] * len(done), to_outbox=False)
 
 
 async def repeated(refused: Counter[str], what: str, call: Callable[[], Awaitable[T]]) -> T:
@@ -128,7 +128,7 @@ async def throughput(lab: Lab, *, keys: int, plain: bool = False) -> Figures:
             await instances.start_fast(connection, starts)
             return
         key = [f"k{n * 7919 % keys}" if keys else None for n in places]
-        flows = [flow.FlowStart(one, None, k, flow.Waits.KEYED) for one, k in zip(starts, key, strict=True)]
+        flows = [flow.FlowStart(one, None, k, flow.WaitsInQueue.KEYED) for one, k in zip(starts, key, strict=True)]
         await flow.start(connection, flows, to_outbox=False)
 
     async def work() -> None:
@@ -138,7 +138,7 @@ async def throughput(lab: Lab, *, keys: int, plain: bool = False) -> Figures:
             await begin(connection, BATCH)
             while time.monotonic() - began < lab.options.seconds:
                 if plain:
-                    slots = [jobs.Slot(1, place + 1, "w", LEASE_S) for place in range(BATCH)]
+                    slots = [jobs.ClaimSlot(1, place + 1, "w", LEASE_S) for place in range(BATCH)]
                     claimed = await jobs.claim(connection, slots)
                 else:
                     look, claimed = await repeated(refused, "claims", partial(claim_flow, connection, cursor))

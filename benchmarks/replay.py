@@ -14,7 +14,7 @@ from benchmarks.calibration import tell
 from penstock.durable import RunInfo, move_on_after, open_nursery, step
 from penstock.kernel.drive import Kernel
 from penstock.kernel.operation import Start
-from penstock.kernel.record import Kind, Record
+from penstock.kernel.record import JournalKind, Record
 from penstock.kernel.replay import replay
 
 ROUNDS = 3
@@ -61,7 +61,7 @@ def journal_of(body: Callable[[], Awaitable[None]]) -> list[Record]:
         for command in kernel.take_commands():
             assert isinstance(command, Start)
             call = command.call
-            record = Record(len(records) / 1000, Kind.DONE, command.path, call.name, PAYLOAD, call.digest)
+            record = Record(len(records) / 1000, JournalKind.DONE, command.path, call.name, PAYLOAD, call.digest)
             records.append(record)
         for record in records[-len(kernel.pending) :]:
             kernel.deliver(record)

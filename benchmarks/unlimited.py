@@ -60,7 +60,7 @@ async def round_of(connection: TrioConnection, clocks: Clocks, texts: Texts, siz
     """Claim so many jobs, complete them, and those that follow at once: microseconds of PostgreSQL's CPU."""
     with mock.patch.object(jobs, "SQL", texts):
         before = clocks.server()
-        claimed = await jobs.claim(connection, [jobs.Slot(JOB_TYPE, n + 1, "worker", 60.0) for n in range(size)])
+        claimed = await jobs.claim(connection, [jobs.ClaimSlot(JOB_TYPE, n + 1, "worker", 60.0) for n in range(size)])
         goes_on = [
             jobs.FastItem(job.token, job.seq, None, "worker", False, 1, JOB_TYPE, "worker", 60.0, OUTPUT)
             for job in claimed

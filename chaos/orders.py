@@ -31,7 +31,7 @@ from examples.durable_order import Approval, Line, Order, Payment, order
 from penstock.client import ClientError, Conflict
 from penstock.durable import App, RunInfo
 from penstock.kernel.drive import Kernel
-from penstock.kernel.record import OUTCOMES, Kind, Record
+from penstock.kernel.record import OUTCOMES, JournalKind, Record
 from penstock.kernel.replay import replay
 from penstock.testing.invariants import find_broken
 
@@ -267,7 +267,7 @@ def _journal(connection: psycopg.Connection, instance: int) -> list[Record]:
         (instance,),
     ).fetchall()
     return [
-        Record(at, Kind(kind), path, name, payload, None, attempt, pos)
+        Record(at, JournalKind(kind), path, name, payload, None, attempt, pos)
         for at, kind, path, name, payload, _, attempt, pos in rows
     ]
 
@@ -287,7 +287,7 @@ def _problems(placed: Placed, status: str, deeds: list[str], journal: list[Recor
     for record in journal:
         if record.kind in OUTCOMES:
             before = first.setdefault(record.path, record)
-            if before.kind is Kind.STOPPED and record.kind is not Kind.STOPPED:
+            if before.kind is JournalKind.STOPPED and record.kind is not JournalKind.STOPPED:
                 problems.append(f"{record.path} was stopped, and then {record.kind.name}")
     if [record.at for record in journal] != sorted(record.at for record in journal):
         problems.append("its time goes back")

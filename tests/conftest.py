@@ -32,35 +32,35 @@ def logging_as_before() -> Generator[None]:
 
 
 @pytest.fixture(scope="session")
-def postgres_server() -> Generator[postgres.Server]:
+def postgres_server() -> Generator[postgres.PostgresServer]:
     """The run's server without fsync."""
     with postgres.shared_server(postgres.run_directory(durable=False), durable=False) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def durable_postgres_server() -> Generator[postgres.Server]:
+def durable_postgres_server() -> Generator[postgres.PostgresServer]:
     """The run's server with fsync, started only if a test asks for it."""
     with postgres.shared_server(postgres.run_directory(durable=True), durable=True) as server:
         yield server
 
 
 @pytest.fixture
-def database_dsn(postgres_server: postgres.Server) -> Generator[str]:
+def database_dsn(postgres_server: postgres.PostgresServer) -> Generator[str]:
     """A database with the project's schema."""
     with postgres_server.database(postgres.apply_schema) as dsn:
         yield dsn
 
 
 @pytest.fixture
-def empty_database_dsn(postgres_server: postgres.Server) -> Generator[str]:
+def empty_database_dsn(postgres_server: postgres.PostgresServer) -> Generator[str]:
     """A database with nothing in it."""
     with postgres_server.database() as dsn:
         yield dsn
 
 
 @pytest.fixture
-def durable_database_dsn(durable_postgres_server: postgres.Server) -> Generator[str]:
+def durable_database_dsn(durable_postgres_server: postgres.PostgresServer) -> Generator[str]:
     """As `database_dsn`, on a server that loses nothing when it crashes (fsync on)."""
     with durable_postgres_server.database(postgres.apply_schema) as dsn:
         yield dsn

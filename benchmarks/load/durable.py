@@ -28,7 +28,7 @@ from penstock.durable.step_loop import Backend
 from penstock.durable.verbs import RunInfo
 from penstock.kernel.drive import Kernel
 from penstock.kernel.operation import Start
-from penstock.kernel.record import Kind, Record
+from penstock.kernel.record import JournalKind, Record
 from penstock.kernel.replay import replay
 
 WARM_UP_S = 0.5
@@ -151,7 +151,7 @@ def replayed() -> dict[str, float]:
     """Records per second of CPU, values decoded and digests compared."""
     payload = encode(7, "a value")
     digests = {number: call.digest for number, call in enumerate(_calls())}
-    records = [Record(1.0, Kind.DONE, f"/{n}", "nothing", payload, digests[n], pos=n + 1) for n in range(STEPS)]
+    records = [Record(1.0, JournalKind.DONE, f"/{n}", "nothing", payload, digests[n], pos=n + 1) for n in range(STEPS)]
     arguments = ten.encode_arguments((1,), {})
     began, count = time.process_time(), 0
     while time.process_time() - began < REPLAY_S:
@@ -190,7 +190,7 @@ def _calls() -> list[StepCall]:
         assert isinstance(start, Start)
         assert isinstance(start.call, StepCall)
         calls.append(start.call)
-        kernel.deliver(Record(1.0, Kind.DONE, start.path, payload="7"))
+        kernel.deliver(Record(1.0, JournalKind.DONE, start.path, payload="7"))
     return calls
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from penstock.testing.postgres import Server
+from penstock.testing.postgres import PostgresServer
 from sdks.conformance import grpc_proxy, rest_proxy
 from sdks.conformance.matching import MISSING, differs, fits
 from sdks.conformance.programs import HERE, Language, Program
@@ -83,7 +83,7 @@ class Driver:
     """Runs cases of one language against engines on one PostgreSQL."""
 
     def __init__(
-        self, language: Language, server: Server, directory: Path, environment: Mapping[str, str] | None = None
+        self, language: Language, server: PostgresServer, directory: Path, environment: Mapping[str, str] | None = None
     ) -> None:
         self._language = language
         self._server = server

@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from penstock.client import StartRequest, SyncClient
-from penstock.testing.postgres import Server, run_directory, shared_server
+from penstock.testing.postgres import PostgresServer, run_directory, shared_server
 from sdks.conformance.programs import LANGUAGES, Language, Program
 from tests.runtime.engine_process import call
 from tests.sdk.running_engine import RunningEngine, running_engine
@@ -69,7 +69,7 @@ def waited(engine: RunningEngine, name: str, wanted: int, program: Program) -> t
         time.sleep(LOOK_S)
 
 
-def run(server: Server, directory: Path) -> None:
+def run(server: PostgresServer, directory: Path) -> None:
     """Print the table."""
     print("| worker | long polls, jobs/s | Work stream, jobs/s |\n|---|---|---|")
     for language in LANGUAGES.values():

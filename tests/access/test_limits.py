@@ -13,14 +13,14 @@ from penstock.access import limits as limits_module
 from penstock.access.identity import Identity
 from penstock.access.limits import CallLimits, SharedRate, make_limits
 from penstock.access.roles import read_grant
-from penstock.http import HttpServer, Limits
+from penstock.http import HttpLimits, HttpServer
 from penstock.http.hypercorn_seam import HypercornServer
 from penstock.net.accept import PerAddress
 from penstock.net.addresses import host_of
-from penstock.rpc.limits import Limits as RpcLimits
+from penstock.rpc.limits import RpcLimits as RpcLimits
 from penstock.rpc.methods import unary
 from penstock.rpc.problems import status_of
-from penstock.rpc.server import Server
+from penstock.rpc.server import GrpcServer
 from penstock.settings import Settings
 from penstock.wire.model import PollRequest
 from tests.access.people import bearer, make_gate
@@ -165,7 +165,7 @@ class Quick:
 async def test_grpc_answers_resource_exhausted() -> None:
     from tests.access.test_rpc_gate import call, connected, proof
 
-    server = Server(
+    server = GrpcServer(
         [Quick()], status_of=status_of, gate=make_gate(),
         call_limits=limits(token_max_calls_per_second=1),
     )  # fmt: skip
@@ -193,11 +193,11 @@ async def test_an_address_at_its_connection_limit_waits_until_one_ends(kind: str
     with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
             if kind == "grpc":
-                rpc = Server([Quick()], limits=RpcLimits(connections_per_address=2))
+                rpc = GrpcServer([Quick()], limits=RpcLimits(connections_per_address=2))
                 await nursery.start(rpc.serve, [listener])
             else:
                 make = HttpServer if kind == "native" else HypercornServer
-                await nursery.start(make(Limits(max_connections_per_address=2)).serve, app, [listener])
+                await nursery.start(make(HttpLimits(max_connections_per_address=2)).serve, app, [listener])
             async with AsyncExitStack() as stack:
 
                 async def connect() -> trio.SocketStream:

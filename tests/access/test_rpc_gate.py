@@ -21,9 +21,9 @@ from penstock.access.roles import LEAST_ROLE, Permission, read_grant
 from penstock.access.tokens import KnownToken, make_token
 from penstock.rest.operations import OPERATIONS
 from penstock.rpc.problems import status_of
-from penstock.rpc.server import Server
+from penstock.rpc.server import GrpcServer
 from penstock.rpc.service import WorkflowEngine
-from penstock.rpc.worker_service import Worker
+from penstock.rpc.worker_service import WorkerService
 from penstock.runtime.rpc_server import RpcServer
 from penstock.telemetry.metrics import Metrics
 from penstock.testing.definitions import linear
@@ -44,7 +44,7 @@ Metadata = list[tuple[str, str]]
 
 
 @asynccontextmanager
-async def connected(server: Server) -> AsyncGenerator[RawClient, None]:
+async def connected(server: GrpcServer) -> AsyncGenerator[RawClient, None]:
     listener = socket.create_server(("127.0.0.1", 0))
     async with trio.open_nursery() as nursery:
         await nursery.start(server.serve, [listener])
@@ -114,7 +114,7 @@ def test_queues_schedules_and_batches_take_an_operator_to_be_changed() -> None:
 
 async def test_each_rpc_takes_only_the_roles_of_its_row() -> None:
     everything = Everything()
-    server = Server([everything], status_of=status_of, gate=make_gate())
+    server = GrpcServer([everything], status_of=status_of, gate=make_gate())
     with trio.fail_after(60):
         async with connected(server) as client:
             for path, needed in table.RPC.items():
@@ -150,7 +150,7 @@ async def test_each_rpc_takes_only_the_roles_of_its_row() -> None:
 )
 async def test_what_is_no_proof_is_refused(metadata: Metadata) -> None:
     gate = make_gate(trusted_networks=("10.0.0.0/8=admin",))
-    server = Server([Everything()], status_of=status_of, gate=gate)
+    server = GrpcServer([Everything()], status_of=status_of, gate=gate)
     with trio.fail_after(30):
         async with connected(server) as client:
             assert (await call(client, POLL, metadata)).status == Status.UNAUTHENTICATED.value
@@ -158,7 +158,7 @@ async def test_what_is_no_proof_is_refused(metadata: Metadata) -> None:
 
 async def test_an_address_of_a_trusted_network_needs_no_token() -> None:
     gate = make_gate(trusted_networks=("127.0.0.1/32=worker",))
-    server = Server([Everything()], status_of=status_of, gate=gate)
+    server = GrpcServer([Everything()], status_of=status_of, gate=gate)
     with trio.fail_after(30):
         async with connected(server) as client:
             assert (await call(client, POLL, [])).status == Status.OK.value
@@ -183,9 +183,9 @@ class Gated:
 @pytest.fixture
 async def gated(driver: Driver) -> AsyncGenerator[Gated]:
     gate = make_gate(grants={"worker": "worker(work)"})
-    services = [WorkflowEngine(driver.engine), Worker(driver.engine)]
+    services = [WorkflowEngine(driver.engine), WorkerService(driver.engine)]
     with trio.fail_after(60):
-        async with connected(Server(services, status_of=status_of, gate=gate)) as client:
+        async with connected(GrpcServer(services, status_of=status_of, gate=gate)) as client:
             yield Gated(gate, client)
 
 

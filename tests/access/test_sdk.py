@@ -26,7 +26,7 @@ _NUMBERS = itertools.count()
 
 
 @pytest.fixture(scope="module")
-def database(postgres_server: postgres.Server) -> Generator[str]:
+def database(postgres_server: postgres.PostgresServer) -> Generator[str]:
     with postgres_server.database(postgres.apply_schema) as dsn:
         yield dsn
 

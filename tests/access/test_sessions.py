@@ -79,7 +79,7 @@ class Browser:
 
 
 @pytest.fixture(scope="module")
-def dsn(postgres_server: postgres.Server) -> Generator[str]:
+def dsn(postgres_server: postgres.PostgresServer) -> Generator[str]:
     with postgres_server.database(postgres.apply_schema) as found:
         yield found
 

@@ -10,10 +10,10 @@ import pytest
 
 from penstock.access import sign_in
 from penstock.access.issuer import Issuer as TrustedIssuer
-from penstock.access.sign_in import Begun, Finished, SignIn
+from penstock.access.sign_in import BegunSignIn, Finished, SignIn
 from penstock.errors import Unavailable
 from penstock.settings import Settings
-from penstock.testing.cancellation import Attempt, cancel_at_step
+from penstock.testing.cancellation import CancelledAttempt, cancel_at_step
 from tests.access.issuer_server import Issuer, serve_issuer
 
 # What is cancelled while it sends a body leaves httpx's own generator of it to the collector.
@@ -41,7 +41,8 @@ def ways(issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> SignIn:
 
 
 async def at_every_point(
-    prepare: Callable[[], Awaitable[Callable[[], Awaitable[Any]]]], check: Callable[[Attempt[Any]], Awaitable[None]]
+    prepare: Callable[[], Awaitable[Callable[[], Awaitable[Any]]]],
+    check: Callable[[CancelledAttempt[Any]], Awaitable[None]],
 ) -> int:
     """How many were cancelled."""
     cancelled = 0
@@ -54,7 +55,7 @@ async def at_every_point(
     raise AssertionError("no end")
 
 
-def answer_of(issuer: Issuer, begun: Begun) -> tuple[str, str]:
+def answer_of(issuer: Issuer, begun: BegunSignIn) -> tuple[str, str]:
     """State and code, as the issuer sends them back once the person has signed in."""
     asked = {name: values[0] for name, values in parse_qs(urlsplit(begun.url).query).items()}
     back = parse_qs(urlsplit(issuer.authorize(asked)).query)
@@ -62,10 +63,10 @@ def answer_of(issuer: Issuer, begun: Begun) -> tuple[str, str]:
 
 
 async def test_beginning_is_begun_or_not(ways: SignIn, issuer: Issuer) -> None:
-    async def prepare() -> Callable[[], Awaitable[Begun]]:
+    async def prepare() -> Callable[[], Awaitable[BegunSignIn]]:
         return lambda: ways.begin(BACK, PLACE, None)
 
-    async def check(attempt: Attempt[Begun]) -> None:
+    async def check(attempt: CancelledAttempt[BegunSignIn]) -> None:
         for begun in attempt.results:
             found = await ways.finish(begun.kept, *answer_of(issuer, begun), issuer.address, None)
             assert (found.identity.name, found.place) == ("oidc:anna", PLACE)
@@ -84,7 +85,7 @@ async def test_a_code_is_exchanged_once_or_never(ways: SignIn, issuer: Issuer) -
         tried.append((begun.kept, *answer_of(issuer, begun)))
         return lambda: ways.finish(*tried[-1], issuer.address, None)
 
-    async def check(attempt: Attempt[Finished]) -> None:
+    async def check(attempt: CancelledAttempt[Finished]) -> None:
         if attempt.cancelled:
             try:
                 attempt.results.append(await ways.finish(*tried[-1], issuer.address, None))

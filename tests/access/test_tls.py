@@ -55,7 +55,7 @@ def files(authority: trustme.CA, tmp_path: Path) -> Files:
 
 
 @pytest.fixture(scope="module")
-def start_engine(postgres_server: postgres.Server) -> Generator[StartEngine]:
+def start_engine(postgres_server: postgres.PostgresServer) -> Generator[StartEngine]:
     running: list[EngineProcess] = []
     with postgres_server.database(postgres.apply_schema) as dsn:
 

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.peers.__main__ import Figures, OtherTurns, about, compare, keep, kept, middle, table, turn
 from benchmarks.peers.systems import PROGRAMS, SYSTEMS, NotHad, Running, System, call
-from penstock.testing.postgres import Server
+from penstock.testing.postgres import PostgresServer
 
 WRITES_FIFTY = """
 import json, signal, sys, psycopg
@@ -51,7 +51,7 @@ def system(program: str, *, in_postgres: bool = True) -> System:
     return System("theirs", "jobs", lambda folder: None, run, in_postgres)
 
 
-def test_a_turn_counts_what_a_program_did(postgres_server: Server, tmp_path: Path) -> None:
+def test_a_turn_counts_what_a_program_did(postgres_server: PostgresServer, tmp_path: Path) -> None:
     with postgres_server.database() as dsn:
         found = turn(system(WRITES_FIFTY), tmp_path, dsn, "best", 1.0)
         assert (found.steps_per_s, found.own_cpu_us > 0) == (25.0, True)
@@ -71,7 +71,7 @@ def test_a_turn_counts_what_a_program_did(postgres_server: Server, tmp_path: Pat
 
 
 def test_a_run_keeps_each_turn_and_goes_on(
-    postgres_server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    postgres_server: PostgresServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = Namespace(folder=tmp_path, seconds=1.0, calibration_seconds=0.01, rounds=1, minutes=0.0)
     options.json = tmp_path / "turns.json"

@@ -9,11 +9,11 @@ from benchmarks.batch_cost import Clocks
 from benchmarks.unlimited import ORDER, WARM_UP_BLOCKS, Texts, measure, round_of, without_queues
 from penstock.store.db.connection import TrioConnection
 from penstock.store.db.statements import SQL
-from tests.postgres import Server
+from tests.postgres import PostgresServer
 
 
 async def test_statements_are_compared_with_those_without_queues(
-    postgres_server: Server, monkeypatch: pytest.MonkeyPatch
+    postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rounds: list[tuple[str, float]] = []
 

@@ -72,7 +72,7 @@ def visitor(page: Any, engine: EngineProcess) -> Generator[Visitor]:
 
 
 @pytest.fixture(scope="module")
-def engine(postgres_server: postgres.Server) -> Generator[EngineProcess]:
+def engine(postgres_server: postgres.PostgresServer) -> Generator[EngineProcess]:
     """With nothing in it. Modules that need more have one of their own."""
     with postgres_server.database(postgres.apply_schema) as dsn, EngineProcess(dsn) as process:
         process.wait_ready()

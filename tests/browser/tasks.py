@@ -316,7 +316,7 @@ def _taken(engine: EngineProcess, job_type: str, count: int) -> list[dict[str, A
 
 
 @contextmanager
-def busy_engine(server: postgres.Server, sizes: Sizes) -> Generator[EngineProcess]:
+def busy_engine(server: postgres.PostgresServer, sizes: Sizes) -> Generator[EngineProcess]:
     """With all of it."""
     with server.database() as dsn:
         trio.run(_fill, dsn, sizes.instances)

@@ -66,7 +66,7 @@ COUNT_LAYOUTS = """() => {
 
 
 @pytest.fixture(scope="module")
-def engine(postgres_server: postgres.Server) -> Generator[EngineProcess]:
+def engine(postgres_server: postgres.PostgresServer) -> Generator[EngineProcess]:
     """With one instance that failed, one that waits for a person, one that ended."""
     with postgres_server.database(postgres.apply_schema) as dsn, EngineProcess(dsn) as process:
         process.wait_ready()

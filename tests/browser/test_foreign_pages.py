@@ -37,7 +37,7 @@ SUBMIT = """([url, name, value]) => {
 
 
 @pytest.fixture(scope="module")
-def start_engine(postgres_server: postgres.Server) -> Generator[StartEngine]:
+def start_engine(postgres_server: postgres.PostgresServer) -> Generator[StartEngine]:
     running: list[EngineProcess] = []
     with postgres_server.database(postgres.apply_schema) as dsn:
 

@@ -22,7 +22,7 @@ FIELDS = {"ok": {"type": "boolean", "title": "It is fine"}, "amount": {"type": "
 
 
 @pytest.fixture(scope="module")
-def engine(postgres_server: postgres.Server) -> Generator[EngineProcess]:
+def engine(postgres_server: postgres.PostgresServer) -> Generator[EngineProcess]:
     """With many that failed alike, and two tasks whose form begins with a box."""
     with postgres_server.database(postgres.apply_schema) as dsn, EngineProcess(dsn) as process:
         process.wait_ready()

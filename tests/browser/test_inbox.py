@@ -46,7 +46,7 @@ REFUSED = (("check", "refuseds", "sign"), ("sign", "signers", "end"))
 
 
 @pytest.fixture(scope="module")
-def engine(postgres_server: postgres.Server) -> Generator[EngineProcess]:
+def engine(postgres_server: postgres.PostgresServer) -> Generator[EngineProcess]:
     """Without authentication. Each test has tasks for somebody else."""
     with postgres_server.database(postgres.apply_schema) as dsn, EngineProcess(dsn) as process:
         process.wait_ready()

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow(reason="drives the console i
 
 
 @pytest.fixture(scope="module")
-def engine(postgres_server: postgres.Server) -> Generator[EngineProcess]:
+def engine(postgres_server: postgres.PostgresServer) -> Generator[EngineProcess]:
     """One that does not show what is called `card` and something."""
     with (
         postgres_server.database(postgres.apply_schema) as dsn,

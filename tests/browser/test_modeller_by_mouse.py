@@ -47,7 +47,7 @@ MAP = ".minimap"
 
 
 @pytest.fixture(scope="module")
-def engine(postgres_server: postgres.Server) -> Generator[EngineProcess]:
+def engine(postgres_server: postgres.PostgresServer) -> Generator[EngineProcess]:
     with (
         postgres_server.database(postgres.apply_schema) as dsn,
         EngineProcess(dsn, allowed_hosts=PLAIN_HOST) as process,

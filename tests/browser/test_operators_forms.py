@@ -240,7 +240,9 @@ def test_a_batch_is_started_and_cancelled(visitor: Visitor, engine: EngineProces
 
 
 @pytest.fixture
-def shop(postgres_server: postgres.Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[EngineProcess]:
+def shop(
+    postgres_server: postgres.PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Generator[EngineProcess]:
     """With a run that waits for an approval."""
     monkeypatch.setattr(durable_order, "world", World(tmp_path / "world.sqlite3"))
     with postgres_server.database(postgres.apply_schema) as dsn, EngineProcess(dsn) as process:

@@ -31,7 +31,7 @@ FORM = {
 
 
 @pytest.fixture(scope="module")
-def engine(postgres_server: postgres.Server) -> Generator[EngineProcess]:
+def engine(postgres_server: postgres.PostgresServer) -> Generator[EngineProcess]:
     with postgres_server.database(postgres.apply_schema) as dsn, EngineProcess(dsn) as process:
         process.wait_ready()
         review = step(

@@ -21,7 +21,7 @@ REFERENCE = re.compile(r'(?:\]\(|src="|srcset=")([^")]*\.webp)')
 
 
 @pytest.fixture(scope="module")
-def stage(postgres_server: postgres.Server) -> Generator[tuple[EngineProcess, Furnished]]:
+def stage(postgres_server: postgres.PostgresServer) -> Generator[tuple[EngineProcess, Furnished]]:
     with postgres_server.database(postgres.apply_schema) as dsn, EngineProcess(dsn) as engine:
         engine.wait_ready()
         with furnish(engine) as made:

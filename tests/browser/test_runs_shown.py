@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow(reason="drives the console i
 
 @pytest.fixture
 def engine(
-    postgres_server: postgres.Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    postgres_server: postgres.PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Generator[EngineProcess]:
     monkeypatch.setattr(durable_order, "world", World(tmp_path / "world.sqlite3"))
     with postgres_server.database(postgres.apply_schema) as dsn, EngineProcess(dsn) as process:

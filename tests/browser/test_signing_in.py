@@ -25,7 +25,7 @@ def issuer() -> Generator[Issuer]:
 
 
 @pytest.fixture(scope="module")
-def locked(postgres_server: postgres.Server, issuer: Issuer) -> Generator[EngineProcess]:
+def locked(postgres_server: postgres.PostgresServer, issuer: Issuer) -> Generator[EngineProcess]:
     given: dict[str, Any] = {"authentication": True, "api_tokens": ",".join(lines()), **issuer.settings}
     with postgres_server.database(postgres.apply_schema) as dsn, EngineProcess(dsn, **given) as process:
         yield process.wait_ready()

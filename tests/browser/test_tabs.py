@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow(reason="drives the console i
 
 
 @pytest.fixture(scope="module")
-def engine(postgres_server: postgres.Server) -> Generator[EngineProcess]:
+def engine(postgres_server: postgres.PostgresServer) -> Generator[EngineProcess]:
     with postgres_server.database(postgres.apply_schema) as dsn, EngineProcess(dsn) as process:
         process.wait_ready()
         for name in ("one", "two"):

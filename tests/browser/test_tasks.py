@@ -20,7 +20,7 @@ CLICKS = {4: 2, 9: 2}
 
 
 @pytest.fixture(scope="module")
-def engine(postgres_server: postgres.Server) -> Generator[EngineProcess]:
+def engine(postgres_server: postgres.PostgresServer) -> Generator[EngineProcess]:
     with busy_engine(postgres_server, SIZES) as process:
         yield process
 

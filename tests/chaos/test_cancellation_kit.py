@@ -8,7 +8,14 @@ import pytest
 import trio
 
 from penstock.testing import cancellation
-from penstock.testing.cancellation import Attempt, Holdings, LeftBehind, Operation, cancel_at_step, cancel_everywhere
+from penstock.testing.cancellation import (
+    CancelledAttempt,
+    Holdings,
+    LeftBehind,
+    Operation,
+    cancel_at_step,
+    cancel_everywhere,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +37,7 @@ async def test_every_state_between_checkpoints_is_met() -> None:
         reached.clear()
         return operation
 
-    async def check(attempt: Attempt[str]) -> None:
+    async def check(attempt: CancelledAttempt[str]) -> None:
         met.add(len(reached))
         assert attempt.cancelled == (len(reached) < 3)
         assert attempt.results in ([], ["done"])
@@ -60,7 +67,7 @@ async def test_a_cancel_just_after_the_result_loses_it() -> None:
 
     kinds: set[tuple[int, bool]] = set()
 
-    async def check(attempt: Attempt[int]) -> None:
+    async def check(attempt: CancelledAttempt[int]) -> None:
         kinds.add((len(taken), attempt.cancelled))
 
     await cancel_everywhere(prepare, check)

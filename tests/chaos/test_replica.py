@@ -10,7 +10,7 @@ import trio
 
 from chaos.server import Server
 from penstock.engine.instances.instance_filter import InstanceFilter
-from penstock.runtime.doctor import Finding, Verdict, examine
+from penstock.runtime.doctor import CheckLevel, DoctorFinding, examine
 from penstock.settings import Secret, Settings
 from penstock.store.db import replica as module
 from penstock.store.db.database import Database
@@ -29,7 +29,7 @@ __all__ = ["directory", "make_driver"]
 SHOWN = InstanceFilter()
 
 
-async def subject(name: str, settings: Settings) -> list[Finding]:
+async def subject(name: str, settings: Settings) -> list[DoctorFinding]:
     """What the doctor finds about it."""
     return [each for each in await trio.to_thread.run_sync(examine, settings) if each.subject == name]
 
@@ -81,7 +81,9 @@ async def test_lists_are_read_from_a_standby_that_keeps_up(
             eyes.execute("SELECT pg_wal_replay_resume()")
 
         settings = Settings(postgres_dsn=Secret(dsn), replica_dsn=Secret(copy))
-        assert await subject("replica", settings) == [Finding(Verdict.OK, "replica", "a standby that keeps up")]
+        assert await subject("replica", settings) == [
+            DoctorFinding(CheckLevel.OK, "replica", "a standby that keeps up")
+        ]
         up_to_date = Replica(Database(copy, max_connections=2), None, max_lag_s=0)
         await wait_until(up_to_date.is_fit)
         with psycopg.connect(copy, autocommit=True) as eyes:  # all that was sent is applied; nothing more is sent
@@ -95,7 +97,7 @@ async def test_lists_are_read_from_a_standby_that_keeps_up(
         assert not await up_to_date.is_fit()
         await up_to_date.database.close(0)
         await standby.kill()
-        assert [each.verdict for each in await subject("replica", settings)] == [Verdict.ADVICE]
+        assert [each.verdict for each in await subject("replica", settings)] == [CheckLevel.ADVICE]
         with trio.fail_after(60):
             assert {each.id for each in await listed(driver)} == {first.id, second.id}
         assert not await replica.is_fit()

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from chaos.runs import Attack
-from tests.postgres import Server
+from tests.postgres import PostgresServer
 
 
 @pytest.mark.slow(reason="attacks engine processes for seconds")
 async def test_runs_end_while_executors_and_the_engine_are_killed(
-    postgres_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    postgres_server: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("chaos.runs.KILL_EVERY_S", 0.5)
     with postgres_server.database() as dsn, postgres_server.database() as ledger:

@@ -8,12 +8,12 @@ import pytest
 
 from chaos.fleet import Fleet
 from chaos.spacing import KEYS, OUTAGE_S, OUTAGE_STARTS, Attack
-from tests.postgres import Server
+from tests.postgres import PostgresServer
 
 
 @pytest.mark.slow(reason="attacks engine processes for seconds")
 async def test_late_starts_keep_their_distance_while_engines_are_killed(
-    postgres_server: Server, tmp_path: Path
+    postgres_server: PostgresServer, tmp_path: Path
 ) -> None:
     with postgres_server.database() as dsn:
         fleet = Fleet(dsn, tmp_path, {}, engines=2, seconds=2, seed="suite")

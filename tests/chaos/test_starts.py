@@ -8,11 +8,11 @@ import pytest
 
 from chaos.fleet import Fleet
 from chaos.starts import SETTINGS, Attack
-from tests.postgres import Server
+from tests.postgres import PostgresServer
 
 
 @pytest.mark.slow(reason="attacks engine processes for seconds")
-async def test_each_start_is_once_while_engines_are_killed(postgres_server: Server, tmp_path: Path) -> None:
+async def test_each_start_is_once_while_engines_are_killed(postgres_server: PostgresServer, tmp_path: Path) -> None:
     with postgres_server.database() as dsn:
         fleet = Fleet(dsn, tmp_path, SETTINGS, engines=2, seconds=2, seed="suite")
         verdict = await Attack(fleet).run()

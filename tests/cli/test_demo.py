@@ -20,7 +20,7 @@ from rich.console import Console
 
 from penstock.cli.demo import engine, run
 from penstock.cli.demo.engine import EngineFailed, engine_process
-from penstock.cli.demo.view import RunView, failures, history_table
+from penstock.cli.demo.view import DemoView, failures, history_table
 from penstock.client import Attempt, Instance, StepExecution
 from tests.house.sources import SRC
 from tests.waiting import wait_until
@@ -123,7 +123,7 @@ async def test_an_engine_that_never_gets_ready_is_told_of(stand_in, tmp_path, mo
 
 def test_without_a_terminal_progress_is_a_table_of_ten_lines():
     out = io.StringIO()
-    with RunView(Console(file=out, width=10), {"a": "First", "b": "Second"}, 50) as view:
+    with DemoView(Console(file=out, width=10), {"a": "First", "b": "Second"}, 50) as view:
         for step in ("a", "b"):
             for _ in range(50):
                 view.done(step)
@@ -135,7 +135,7 @@ def test_without_a_terminal_progress_is_a_table_of_ten_lines():
 
 def test_on_a_terminal_progress_is_a_bar_for_each_step():
     out = io.StringIO()
-    with RunView(Console(file=out, width=100, force_terminal=True), {"a": "First", "b": "Second"}, 2) as view:
+    with DemoView(Console(file=out, width=100, force_terminal=True), {"a": "First", "b": "Second"}, 2) as view:
         view.done("a")
     assert "1/2" in out.getvalue()
     assert "Second" in out.getvalue()

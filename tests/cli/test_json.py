@@ -17,7 +17,7 @@ from penstock import __version__
 from penstock.cli.app import app
 from penstock.client import SyncClient
 from penstock.store.db.schema import SCHEMA_VERSION
-from penstock.testing.postgres import Server, apply_schema
+from penstock.testing.postgres import PostgresServer, apply_schema
 from tests.durable.programs import Program, ended
 from tests.durable.test_app import ORDER, STARTS
 from tests.sdk.running_engine import RunningEngine
@@ -97,7 +97,7 @@ class Told:
 
 
 @pytest.fixture(scope="module")
-def dsn(postgres_server: Server) -> Iterator[str]:
+def dsn(postgres_server: PostgresServer) -> Iterator[str]:
     with postgres_server.database(apply_schema) as dsn:
         yield dsn
 

@@ -12,7 +12,7 @@ import pytest
 
 from penstock.client import StartRequest, SyncClient
 from penstock.testing.definitions import linear
-from penstock.testing.postgres import Server
+from penstock.testing.postgres import PostgresServer
 from tests.sdk.running_engine import RunningEngine, running_engine
 
 ENDED_S = 60
@@ -67,7 +67,7 @@ def test_a_pipe_that_is_read_gets_all_of_it() -> None:
 
 
 @pytest.fixture(scope="module")
-def engine(postgres_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEngine]:
+def engine(postgres_server: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEngine]:
     with running_engine(postgres_server, tmp_path_factory.mktemp("engine")) as running:
         with SyncClient(running.url) as client:
             client.upload_definition(linear(1))

@@ -10,15 +10,15 @@ import msgspec
 from penstock.core.advance.compensation import compensating
 from penstock.core.advance.effect import Effects
 from penstock.core.advance.event import (
-    CancelRequested,
+    CancellationRequested,
     Event,
+    InstanceStarted,
     JobCompleted,
     JobDeadLettered,
     JobFailed,
     JobParked,
     JobSignalled,
     RetryRequested,
-    Started,
     TaskCompleted,
 )
 from penstock.core.advance.recorder import MAX_WORK_STEPS
@@ -61,7 +61,7 @@ class Machine(Simulation):
         super().__init__(parsed, variables or {}, START, instance=INSTANCE, max_work=max_work, **inputs)
         self.seen_tokens: list[Token] = []
         self.open_twice = False
-        self.last = self.apply(Started(begins))
+        self.last = self.apply(InstanceStarted(begins))
 
     # -- events
 
@@ -122,7 +122,7 @@ class Machine(Simulation):
         return self.fire_timer(self.timers[token.id, token.seq, index])
 
     def cancel(self, reason: str | None = None, *, compensate: bool = False) -> Effects:
-        return self.apply(CancelRequested(reason, compensate))
+        return self.apply(CancellationRequested(reason, compensate))
 
     def closed_by_failure(self) -> list[Token]:
         """Of a FAILED instance: what stood open, of a forEach the whole."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.core.advance.effect import Subscription
+from penstock.core.advance.effect import MessageWait
 from penstock.core.advance.event import MessageReceived
 from penstock.core.graph.definition import InvalidDefinition
 from penstock.core.parsing.parsing import parse_definition
@@ -66,7 +66,7 @@ def test_a_message_of_another_step_is_ignored() -> None:
 def test_a_wait_that_is_entered_waits_for_its_message() -> None:
     machine = Machine(definition(awaiting(), end()), {"order": 7})
     token = machine.at("w")
-    assert machine.last.subscribed == [Subscription(token.id, token.seq, "paid", "7")]
+    assert machine.last.subscribed == [MessageWait(token.id, token.seq, "paid", "7")]
     machine.apply(MessageReceived(token.id, 5, "paid", "ann", b'{"sum": 3}'))
     assert machine.last.received == [5]
     assert machine.last.unsubscribed == [(token.id, token.seq)]
@@ -110,7 +110,7 @@ def test_a_retry_waits_again_with_the_key_of_now() -> None:
     assert len(machine.last.unsubscribed) == 1
     machine.retry()
     token = machine.at("w")
-    assert machine.last.subscribed == [Subscription(token.id, token.seq, "paid", "7")]
+    assert machine.last.subscribed == [MessageWait(token.id, token.seq, "paid", "7")]
 
 
 # -- who gets what

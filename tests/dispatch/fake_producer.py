@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import trio
 
-from penstock.kafka.record import PublishOutcome, Record, Result
+from penstock.kafka.record import KafkaRecord, PublishOutcome, Result
 from penstock.wire.codec import decode_message
 from penstock.wire.workflow_v1 import JobDispatchEvent
 
@@ -16,7 +16,7 @@ NO_TOPIC = Result(PublishOutcome.TOPIC_REFUSED, "UNKNOWN_TOPIC_OR_PARTITION", "n
 TOO_LARGE = Result(PublishOutcome.RECORD_REFUSED, "MESSAGE_TOO_LARGE", "too large")
 
 
-def event_of(record: Record) -> JobDispatchEvent:
+def event_of(record: KafkaRecord) -> JobDispatchEvent:
     return decode_message(record.value, JobDispatchEvent)
 
 
@@ -24,15 +24,15 @@ class FakeProducer:
     """``answer`` decides for each record; ``gate`` holds every call until it is set; ``log`` is what a topic has."""
 
     def __init__(self) -> None:
-        self.answer: Callable[[Record], Result] = lambda record: ACKED
-        self.batches: list[list[Record]] = []
+        self.answer: Callable[[KafkaRecord], Result] = lambda record: ACKED
+        self.batches: list[list[KafkaRecord]] = []
         self.log: list[JobDispatchEvent] = []
         self.created: list[str] = []
         self.before: Callable[[], object] | None = None
         self.gate: trio.Event | None = None
         self.called = trio.Event()
 
-    async def publish(self, records: Sequence[Record]) -> list[Result]:
+    async def publish(self, records: Sequence[KafkaRecord]) -> list[Result]:
         self.batches.append(list(records))
         self.called.set()
         if self.gate is not None:

@@ -7,7 +7,7 @@ import trio
 
 from penstock.kafka.relay import Relay
 from penstock.runtime.requeue import bring_back
-from penstock.testing.cancellation import Attempt, Holdings, Operation, cancel_everywhere
+from penstock.testing.cancellation import CancelledAttempt, Holdings, Operation, cancel_everywhere
 from penstock.testing.definitions import linear
 from penstock.wire.model import Completion
 from tests.dispatch.conftest import KafkaDriver
@@ -36,7 +36,7 @@ async def test_relay_rounds_cancelled_at_every_point_lose_no_job(kafka: KafkaDri
     async def quiet() -> bool:
         return kafka.engine.database.pool.statistics().busy == 0 and not kafka.rows(SESSIONS)
 
-    async def after(attempt: Attempt[int]) -> None:
+    async def after(attempt: CancelledAttempt[int]) -> None:
         await wait_until(quiet)
         kafka.relay = Relay(kafka.engine, kafka.producer, kafka.leading)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - a stand-in
         await kafka.drain()
@@ -72,7 +72,7 @@ async def test_a_requeue_cancelled_at_every_point_loses_no_job(kafka: KafkaDrive
     async def quiet() -> bool:
         return kafka.engine.database.pool.statistics().busy == 0 and not kafka.rows(SESSIONS)
 
-    async def after(attempt: Attempt[int]) -> None:
+    async def after(attempt: CancelledAttempt[int]) -> None:
         await wait_until(quiet)
         came = kafka.states() == [(READY, 1)]
         assert came or kafka.states() == [(DISPATCHED, 1)]

@@ -12,7 +12,7 @@ import random
 import pytest
 import trio
 
-from penstock.kafka.record import Record, Result
+from penstock.kafka.record import KafkaRecord, Result
 from penstock.kafka.relay import Relay
 from penstock.store.rows import jobs as job_store
 from penstock.store.rows import outbox as outbox_store
@@ -58,7 +58,7 @@ class Broker:
             while await relay.run_once():
                 pass
 
-    def _answer(self, record: Record) -> Result:
+    def _answer(self, record: KafkaRecord) -> Result:
         luck = self._source.random()
         if luck < 0.1:
             return UNKNOWN if luck < 0.05 else TOO_LARGE

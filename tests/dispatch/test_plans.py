@@ -15,8 +15,8 @@ import pytest
 from penstock.store.db.connection import TrioConnection
 from penstock.store.db.database import configure
 from penstock.store.rows import jobs, outbox
-from penstock.store.rows.outbox import Published
-from tests.postgres import Server, apply_schema
+from penstock.store.rows.outbox import PublishedRow
+from tests.postgres import PostgresServer, apply_schema
 from tests.store.test_plans import BASE, BLOCKS, SCANS
 
 pytestmark = pytest.mark.slow(reason="plans over large tables")
@@ -51,7 +51,7 @@ class Case(NamedTuple):
 
 
 async def take(connection: TrioConnection, types: dict[int, int], per_type: int) -> int:
-    look = await outbox.take(connection, types, per_type, [7, 8, 9], 60, [Published(1, 3000001, 0)], audit=True)
+    look = await outbox.take(connection, types, per_type, [7, 8, 9], 60, [PublishedRow(1, 3000001, 0)], audit=True)
     return len(look.outgoing)
 
 
@@ -79,7 +79,7 @@ CASES = {
 
 
 @pytest.fixture(scope="module")
-def full_dsn(postgres_server: Server) -> Generator[str]:
+def full_dsn(postgres_server: PostgresServer) -> Generator[str]:
     with postgres_server.database(apply_schema) as dsn:
         with psycopg.connect(dsn, autocommit=True) as connection:
             connection.execute("SET synchronous_commit = off")

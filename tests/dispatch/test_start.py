@@ -6,7 +6,7 @@ import pytest
 
 from penstock.core.graph.definition import InvalidDefinition
 from penstock.core.rules.topic import topic_problem
-from penstock.runtime.dispatch import Dispatch, TopicsMissing
+from penstock.runtime.dispatch import KafkaDispatcher, TopicsMissing
 from penstock.testing.definitions import definition, end, service
 from tests.dispatch.conftest import MakeKafka
 from tests.dispatch.test_relay import LINE, done
@@ -54,11 +54,11 @@ async def test_topics_of_latest_versions_and_open_jobs_are_needed(make_kafka: Ma
     await kafka.upload(definition(task("new", "u"), user("u", jobType="label"), end(), definition_id="x"))
     await kafka.run(LINE)
     needed = [f"workflow.jobs.{name}" for name in ("a", "b", "new")]
-    assert await Dispatch(kafka.engine).topics_needed() == [*needed, "workflow.jobs.old"]
+    assert await KafkaDispatcher(kafka.engine).topics_needed() == [*needed, "workflow.jobs.old"]
     await kafka.drain()
     old = next(event for event in kafka.producer.log if event.job_type == "old")
     await kafka.engine.jobs.complete(done(old))
-    assert await Dispatch(kafka.engine).topics_needed() == needed
+    assert await KafkaDispatcher(kafka.engine).topics_needed() == needed
 
 
 async def test_a_start_is_refused_while_unnameable_job_types_are_used(
@@ -67,10 +67,10 @@ async def test_a_start_is_refused_while_unnameable_job_types_are_used(
     polling = make_driver()
     await polling.run(BAD)
     with pytest.raises(TopicsMissing, match="'has space', 'ümlaut'"):
-        await Dispatch(make_kafka().engine).topics_needed()
+        await KafkaDispatcher(make_kafka().engine).topics_needed()
     await polling.upload(definition(task("good"), end(), definition_id="bad"))
     with pytest.raises(TopicsMissing, match="in use: 'has space'"):  # its job is open
-        await Dispatch(make_kafka().engine).topics_needed()
+        await KafkaDispatcher(make_kafka().engine).topics_needed()
     await polling.complete(await polling.one("has space"))
     await polling.complete(await polling.one("ümlaut"))
-    assert await Dispatch(make_kafka().engine).topics_needed() == ["workflow.jobs.good"]
+    assert await KafkaDispatcher(make_kafka().engine).topics_needed() == ["workflow.jobs.good"]

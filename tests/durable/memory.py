@@ -10,13 +10,23 @@ from typing import Any
 import msgspec
 import trio
 
-from penstock.durable.backend import AppendPermit, Away, Beat, Ending, LeasedRun, LeaseLost, Page, Shown, Stored
+from penstock.durable.backend import (
+    AppendPermit,
+    Away,
+    Beat,
+    Ending,
+    LeasedRun,
+    RecordPage,
+    RunLeaseLost,
+    Shown,
+    Stored,
+)
 from penstock.durable.child import ChildCall
 from penstock.durable.duration import Duration
 from penstock.durable.step import StepCall, StepInfo
 from penstock.durable.workflow import Workflow
 from penstock.kernel.operation import Outcome
-from penstock.kernel.record import Kind, Record
+from penstock.kernel.record import JournalKind, Record
 from penstock.loop.taskless import need_task
 
 BASE = 1_900_000_000.0
@@ -112,7 +122,7 @@ class MemoryBackend:
     def _row(self, leased: LeasedRun) -> Row:
         row = self.db.runs[leased.key]
         if row.state != "held" or row.attempt != leased.attempt or row.holder != self.number:
-            raise LeaseLost
+            raise RunLeaseLost
         return row
 
     async def _reach(self) -> None:
@@ -136,7 +146,7 @@ class MemoryBackend:
                         row.lease_until = self.db.now() + self.db.lease_s
                         fresh = row.attempt == 1 and row.mail == 0
                         name, version, arguments, lease_s = row.workflow, row.version, row.arguments, self.db.lease_s
-                        page = Page(row.records[:BEGINNING], row.mail, more=len(row.records) > BEGINNING)
+                        page = RecordPage(row.records[:BEGINNING], row.mail, more=len(row.records) > BEGINNING)
                         leased = LeasedRun(
                             row.id, row.id, row.attempt, name, version, arguments, BASE, self.db.now(), lease_s, fresh,
                             row.expiries, page=page,
@@ -155,10 +165,10 @@ class MemoryBackend:
         found, self.mail = self.mail, []
         return found
 
-    async def read(self, leased: LeasedRun, after: int) -> Page:
+    async def read(self, leased: LeasedRun, after: int) -> RecordPage:
         await self._reach()
         row = self._row(leased)
-        return Page([record for record in row.records if record.pos > after], row.mail)
+        return RecordPage([record for record in row.records if record.pos > after], row.mail)
 
     async def start(self, workflow: str, version: int, arguments: str, id: str) -> str:
         raise AssertionError("no run of these tests starts another one")
@@ -215,7 +225,7 @@ class MemoryBackend:
         row = self._row(leased)
         if row.mail != mail:
             return False
-        if not (row.records and row.records[0].kind is Kind.BEGUN and row.records[0].name == begun.name):
+        if not (row.records and row.records[0].kind is JournalKind.BEGUN and row.records[0].name == begun.name):
             messages = [record for record in row.records if record.pos in kept]
             row.records.clear()
             for record in (begun, *messages):
@@ -251,4 +261,4 @@ def kinds(row: Row) -> list[str]:
 
 
 def message(name: str, payload: str) -> Record:
-    return Record(0, Kind.MESSAGE, name=name, payload=payload)
+    return Record(0, JournalKind.MESSAGE, name=name, payload=payload)

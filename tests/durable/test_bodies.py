@@ -37,7 +37,7 @@ from penstock.durable import (
     workflow,
 )
 from penstock.durable.signature import Parameters
-from penstock.kernel.drive import Kernel, Limits
+from penstock.kernel.drive import Kernel, RunLimits
 from penstock.kernel.errors import (
     CancelSwallowed,
     DuplicateKey,
@@ -47,7 +47,7 @@ from penstock.kernel.errors import (
     TooManyBranches,
     Undecodable,
 )
-from penstock.kernel.record import Kind, Record
+from penstock.kernel.record import JournalKind, Record
 from penstock.kernel.replay import replay
 from penstock.testing import Message, StuckWorkflow, Takes, run_workflow
 from tests.durable import shop
@@ -350,10 +350,10 @@ def test_limits_of_branches_and_of_depth():
             await deep(n - 1) if n else None
 
     with pytest.RaisesGroup(TooManyBranches):
-        run_workflow(wide, limits=Limits(max_branches=99)).result()
-    run_workflow(wide, limits=Limits(max_branches=100)).result()
+        run_workflow(wide, limits=RunLimits(max_branches=99)).result()
+    run_workflow(wide, limits=RunLimits(max_branches=100)).result()
     with pytest.raises(BaseExceptionGroup) as failure:
-        run_workflow(deep, 20, limits=Limits(max_depth=10)).result()
+        run_workflow(deep, 20, limits=RunLimits(max_depth=10)).result()
     assert failure.group_contains(TooDeep)
 
 
@@ -528,7 +528,7 @@ def test_a_step_ending_after_its_deadline_gives_its_outcome():
     kernel = Kernel(now=100)
     kernel.start(body())
     kernel.take_commands()
-    kernel.deliver(Record(at=111, kind=Kind.DONE, path="/1", name="reserve", payload='"s"'))
+    kernel.deliver(Record(at=111, kind=JournalKind.DONE, path="/1", name="reserve", payload='"s"'))
     assert kernel.result is not None
     assert kernel.result.value == "the next one was not begun"
     assert kernel.take_commands() == []

@@ -24,8 +24,8 @@ from penstock.durable import (
     uuid4,
     workflow,
 )
-from penstock.durable.backend import Away, LeasedRun, Page
-from penstock.durable.check import OpenRun, check
+from penstock.durable.backend import Away, LeasedRun, RecordPage
+from penstock.durable.check import CheckedRun, check
 from penstock.kernel.record import Record
 from penstock.testing import Message, assert_replays, explore, run_workflow, save_journal
 from tests.durable.memory import Database, MemoryBackend, kinds, message
@@ -234,25 +234,25 @@ async def test_large_arguments_outlast_a_restart(at: str):
 class OneRun:
     """A run of which the first record does not come with it."""
 
-    def __init__(self, run: OpenRun, records: list[Record]) -> None:
+    def __init__(self, run: CheckedRun, records: list[Record]) -> None:
         self.run, self.records = run, records
 
     async def code_versions(self, workflow: str) -> dict[int, int]:
         return {1: 1}
 
-    async def read_open(self, definition: int) -> AsyncGenerator[list[OpenRun]]:
+    async def read_open(self, definition: int) -> AsyncGenerator[list[CheckedRun]]:
         yield [self.run]
 
     async def read_marks(self, instance: int) -> list[str]:
         return []
 
-    async def read_records(self, instance: int, after: int) -> Page:
-        return Page([record for record in self.records if record.pos > after], 0)
+    async def read_records(self, instance: int, after: int) -> RecordPage:
+        return RecordPage([record for record in self.records if record.pos > after], 0)
 
 
 async def test_large_arguments_are_checked_as_others():
     run = run_workflow(long_word, messages=[Message("x", "on")])
-    page, waits = Page([], 0, more=True), [("/0", "receive", "x")]
-    one = OpenRun("l-1", 1, run.saved.arguments, run.saved.started_at, page, waits)
+    page, waits = RecordPage([], 0, more=True), [("/0", "receive", "x")]
+    one = CheckedRun("l-1", 1, run.saved.arguments, run.saved.started_at, page, waits)
     [report] = await check(OneRun(one, run.journal[:1]), [long_word])
     assert (report.runs, report.records, report.found) == (1, 1, [])

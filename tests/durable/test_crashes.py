@@ -26,7 +26,7 @@ from penstock.durable.step import StepCall, StepInfo, current_step
 from penstock.durable.step_host import StepHost
 from penstock.kernel.drive import Kernel
 from penstock.kernel.operation import Outcome
-from penstock.kernel.record import Kind, Record
+from penstock.kernel.record import JournalKind, Record
 from penstock.kernel.replay import replay
 from penstock.loop.taskless import need_task
 from tests.durable.memory import BASE, Database, MemoryBackend, Row
@@ -133,7 +133,7 @@ class FaultyBackend(MemoryBackend):
                 await trio.sleep(STEP_S / 2)
             case "cancel":
                 stored = await super().append(leased, records, after, mail)
-                self.db.notify(leased.key, Record(0, Kind.CANCEL, self.fault.path))
+                self.db.notify(leased.key, Record(0, JournalKind.CANCEL, self.fault.path))
                 return stored if row.mail == mail else None
             case kind:
                 raise AssertionError(kind)
@@ -179,7 +179,9 @@ async def tell_story(monkeypatch: pytest.MonkeyPatch, story: str, fault: Fault, 
         for sent in STORIES[story]:
             await trio.sleep(sent.after_s - trio.current_time() + began)
             for _ in range(1 + twice):
-                database.notify(ID, Record(0, Kind.MESSAGE, name=sent.name, payload=encode(sent.value, "message")))
+                database.notify(
+                    ID, Record(0, JournalKind.MESSAGE, name=sent.name, payload=encode(sent.value, "message"))
+                )
 
     began = trio.current_time()
     async with trio.open_nursery() as nursery:
@@ -208,7 +210,7 @@ def check(told: Told, fault: Fault) -> None:
     """What holds however a run came to its end; of its business only when no part of its body was left out."""
     records, world = told.row.records, told.world
     assert [record.pos for record in records] == sorted(record.pos for record in records)
-    stopped = {record.path: record.at - BASE for record in records if record.kind is Kind.STOPPED}
+    stopped = {record.path: record.at - BASE for record in records if record.kind is JournalKind.STOPPED}
     assert [path for at, path in told.begun if at > stopped.get(path, at)] == [], "a step begins after its stop"
     kernel = replayed(told, len(records))
     assert kernel.result is not None, "replayed from its journal the run does not end"
@@ -269,7 +271,7 @@ async def test_each_scope_can_be_cancelled_at_any_record(clock, monkeypatch, sto
     for count in range(len(undisturbed.row.records)):
         for path in open_scopes(undisturbed, count + 1):
             told = await tell_story(monkeypatch, story, Fault(count, "cancel", path))
-            cancels += any(record.kind is Kind.CANCEL for record in told.row.records)
+            cancels += any(record.kind is JournalKind.CANCEL for record in told.row.records)
             if path == "" and told.end[0] is None and undisturbed.end[0] is not None:
                 assert told.end[2], "a run that was cancelled ends as cancelled"
     assert cancels > len(undisturbed.row.records)

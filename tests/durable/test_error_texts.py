@@ -22,7 +22,7 @@ from penstock.durable import (
 )
 from penstock.durable.executor import ExecutorLimits
 from penstock.durable.workflow import Workflow
-from penstock.kernel.drive import Limits
+from penstock.kernel.drive import RunLimits
 from penstock.testing import Message, run_workflow
 from tests.durable.memory import Database, message
 from tests.durable.test_executor import executing
@@ -223,7 +223,7 @@ LIMITS: list[tuple[Body, str]] = [
 @pytest.mark.parametrize(("body", "said"), LIMITS, ids=lambda value: getattr(value, "__name__", None))
 async def test_a_run_that_wants_too_much_fails_with_its_line(body: Body, said: str, autojump_clock: object):
     database = Database()
-    limits = ExecutorLimits(run=Limits(max_branches=10, max_depth=5))
+    limits = ExecutorLimits(run=RunLimits(max_branches=10, max_depth=5))
     async with executing(database, workflow_of(body), limits=limits):
         row = database.start(workflow_of(body))
         database.notify("r", message("paid", '"seven"'))

@@ -16,7 +16,7 @@ from penstock.durable.backend import LeasedRun, Shown
 from penstock.durable.executor import Executor
 from penstock.durable.loaded_run import ExecutorLimits
 from penstock.durable.workflow import Workflow
-from penstock.kernel.record import Kind, Record
+from penstock.kernel.record import JournalKind, Record
 from tests.durable.memory import Database, MemoryBackend, kinds, message
 
 PARKS_AFTER_S = 2.0
@@ -251,7 +251,7 @@ async def test_a_cancelled_run_cleans_up_and_ends_as_cancelled(autojump_clock):
     async with executing(database, holds):
         row = database.start(holds)
         await database.wait_state("r", "parked")
-        database.notify("r", Record(0, Kind.CANCEL))
+        database.notify("r", Record(0, JournalKind.CANCEL))
         await database.wait_state("r", "ended")
     assert cleaned == ["released"]
     assert row.ending is not None
@@ -410,7 +410,7 @@ async def test_a_cancelled_scopes_step_is_not_begun_after_a_crash(autojump_clock
     database = Database()
     row = database.start(body)
     row.attempt, row.mail = 1, 0
-    database.write(row, Record(0, Kind.CLOCK))
+    database.write(row, Record(0, JournalKind.CLOCK))
     row.records[0] = msgspec.structs.replace(row.records[0], at=row.records[0].at + 11)
     async with executing(database, body):
         await database.wait_state("r", "ended")

@@ -11,7 +11,7 @@ import trio.testing
 
 from penstock.durable import isolation, move_on_after, open_nursery, receive, sleep, step, workflow
 from penstock.durable.backend import LeasedRun, Stored
-from penstock.kernel.record import Kind, Record
+from penstock.kernel.record import JournalKind, Record
 from tests.durable.memory import Database, MemoryBackend, kinds, message
 from tests.durable.test_executor import PARKS_AFTER_S, executing
 
@@ -41,7 +41,7 @@ async def test_a_step_cancelled_within_its_record_group_never_begins(autojump_cl
         ) -> list[Stored] | None:
             await append(leased, records, after, mail)
             backend.append = append  # type: ignore[method-assign]  # once
-            database.notify("r", Record(0, Kind.CANCEL))
+            database.notify("r", Record(0, JournalKind.CANCEL))
             return None
 
         backend.append = cancelled_after  # type: ignore[method-assign]  # a race

@@ -14,7 +14,7 @@ import trio
 import trio.lowlevel
 
 from penstock.durable import isolation, open_nursery, run_info, sleep, step, workflow
-from penstock.durable.isolation import Watch, body_runs, mute_replayed_logs
+from penstock.durable.isolation import LoopWatch, body_runs, mute_replayed_logs
 from penstock.kernel.errors import Endless, ForeignAwait
 from penstock.testing import run_workflow
 from tests.durable.memory import Database
@@ -131,7 +131,7 @@ def test_a_body_that_never_waits_is_warned_of_and_ended(
                     raise
 
     ends_at = time.monotonic() + 0.5
-    with Watch(), pytest.raises(Endless, match=r"test_isolation.py:\d+ ran for more than 0.3 s without an await"):
+    with LoopWatch(), pytest.raises(Endless, match=r"test_isolation.py:\d+ ran for more than 0.3 s without an await"):
         run_workflow(endless)
     assert any("without an await" in record.message for record in caplog.records)
     for _ in range(1_000):  # nothing comes late

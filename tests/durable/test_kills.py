@@ -23,7 +23,7 @@ from examples.durable_order import Approval, Line, Order, Payment, order
 from penstock.core.parsing.parsing import parse_definition
 from penstock.durable import App
 from penstock.engine.engine import Engine
-from penstock.kernel.record import Kind
+from penstock.kernel.record import JournalKind
 from penstock.settings import Settings
 from penstock.store.db.database import Database
 from penstock.telemetry.metrics import Metrics
@@ -32,8 +32,13 @@ from tests.house.sources import TOP
 
 LARGE = Order("A-1", [Line("desk", 1, Decimal(900)), Line("pen", 2, Decimal(3))])
 UNDISTURBED = sorted(
-    [(Kind.DONE, "reserve"), (Kind.DONE, "ask_for_approval"), (Kind.MESSAGE, "approval"), (Kind.MESSAGE, "payment")]
-    + [(Kind.DONE, name) for name in ("pack", "pack", "charge", "ship")]
+    [
+        (JournalKind.DONE, "reserve"),
+        (JournalKind.DONE, "ask_for_approval"),
+        (JournalKind.MESSAGE, "approval"),
+        (JournalKind.MESSAGE, "payment"),
+    ]
+    + [(JournalKind.DONE, name) for name in ("pack", "pack", "charge", "ship")]
 )  # and what it showed last, which comes with its end
 BOUND_S = 100.0
 FEW = [("before", 0), ("after", 3), ("delivered", 6)]
@@ -81,8 +86,8 @@ def dies_and_is_gone_on_with(dsn: str, world: Path, kind: str, count: int) -> No
     with psycopg.connect(dsn) as connection:
         records = connection.execute("SELECT kind::int, name FROM journal").fetchall()
     # A RETRY is of an attempt that the death has cut off: the undisturbed order has none.
-    found = [(Kind(kind), name) for kind, name in records if kind != Kind.RETRY]
-    found.remove((Kind.VIEW, None))
+    found = [(JournalKind(kind), name) for kind, name in records if kind != JournalKind.RETRY]
+    found.remove((JournalKind.VIEW, None))
     assert sorted(found) == UNDISTURBED
     assert_invariants(dsn)
 

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.durable import Workflow, patched, receive, sleep, step, workflow
 from penstock.durable.backend import LeasedRun
-from penstock.kernel.record import Kind, Record
+from penstock.kernel.record import JournalKind, Record
 from penstock.testing import Message, run_workflow
 from tests.durable.memory import Database, Row, kinds, message
 from tests.durable.test_executor import executing
@@ -167,10 +167,10 @@ def test_in_a_test_runs_are_new():
     run = run_workflow(new, messages=[Message("go", "now", after="1 min")])
     assert run.result() == ["charged", "clean", "shipped"]
     assert [(record.kind, record.mark) for record in run.journal] == [
-        (Kind.DONE, None),
-        (Kind.DONE, "fraud check"),
-        (Kind.MESSAGE, None),
-        (Kind.DONE, None),
+        (JournalKind.DONE, None),
+        (JournalKind.DONE, "fraud check"),
+        (JournalKind.MESSAGE, None),
+        (JournalKind.DONE, None),
     ]
 
 

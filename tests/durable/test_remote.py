@@ -14,7 +14,7 @@ from penstock.durable import App, RunFailed, receive, start, step, workflow
 from penstock.durable.transaction import STEP_TABLE
 from penstock.http import reserved_ports
 from tests.durable.served import serving
-from tests.postgres import Server
+from tests.postgres import PostgresServer
 from tests.waiting import wait_until
 
 BOUND_S = 60.0
@@ -94,7 +94,7 @@ async def _is(value: bool) -> bool:
     return value
 
 
-async def test_a_transaction_needs_a_database_of_its_own(database_dsn: str, postgres_server: Server):
+async def test_a_transaction_needs_a_database_of_its_own(database_dsn: str, postgres_server: PostgresServer):
     with postgres_server.database() as ledger:
         with psycopg.connect(ledger) as connection:
             connection.execute("CREATE TABLE booked (n int)")

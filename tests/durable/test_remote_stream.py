@@ -14,12 +14,12 @@ import trio.testing
 from penstock.client.errors import ClientError, ConnectionFailed
 from penstock.client.grpc.call import GrpcCall
 from penstock.durable import remote, workflow
-from penstock.durable.backend import Away, LeaseLost, Refused, Shown
+from penstock.durable.backend import Away, Refused, RunLeaseLost, Shown
 from penstock.durable.remote import RemoteBackend
 from penstock.durable.remote_runs import RemoteRuns
 from penstock.durable.remote_stream import Link
-from penstock.kernel.record import Kind, Record
-from penstock.testing.cancellation import Attempt, Operation, cancel_everywhere
+from penstock.kernel.record import JournalKind, Record
+from penstock.testing.cancellation import CancelledAttempt, Operation, cancel_everywhere
 from penstock.wire import penstock_v1 as w
 from penstock.wire import runs_v1 as r
 from penstock.wire.codec import decode_message, encode_message
@@ -84,7 +84,7 @@ async def test_a_cancelled_question_does_not_take_the_next_answer(nursery: trio.
     async def prepare() -> Operation[w.RunPage]:
         return lambda: link.ask(w.RunRead("first", 1, "1"))
 
-    async def check(attempt: Attempt[w.RunPage]) -> None:
+    async def check(attempt: CancelledAttempt[w.RunPage]) -> None:
         page = await link.ask(w.RunRead("second", 1, "2"))
         assert (page.job_id, page.marks) == ("second", ["2"])
         assert all(page.job_id == "first" for page in attempt.results)
@@ -101,7 +101,7 @@ async def test_a_run_at_a_cancelled_call_goes_to_the_next():
         backend.accept(link, run_of(1))
         return lambda: backend.take(5, 30)
 
-    async def check(attempt: Attempt[list[Any]]) -> None:
+    async def check(attempt: CancelledAttempt[list[Any]]) -> None:
         taken = [leased.key for found in attempt.results for leased in found]
         assert backend.closed
         with trio.move_on_after(0):
@@ -131,7 +131,7 @@ async def test_leases_end_with_their_stream(nursery: trio.Nursery):
             await backend.read(leased, 0)
     engine.answers.close()
     assert await backend.wait_mailbox() == ["job-1"], "the executor looks at what it has lost"
-    with pytest.raises(LeaseLost):
+    with pytest.raises(RunLeaseLost):
         await backend.read(leased, 0)
     assert [type(error) for error in outcome] == [ConnectionFailed]
 
@@ -153,7 +153,7 @@ async def test_a_batch_is_one_item_however_large_it_is(nursery: trio.Nursery):
     nursery.start_soon(link_to(engine, backend).run)
     await engine.answers.send(w.WorkResponse(runs=[run_of(1)]))
     [leased] = await backend.take(5, 30)
-    records = [Record(0.0, Kind.DONE, f"/{n}", payload=f'"{"x" * 400_000}"') for n in range(6)]
+    records = [Record(0.0, JournalKind.DONE, f"/{n}", payload=f'"{"x" * 400_000}"') for n in range(6)]
     assert await backend.append(leased, records, 0, 0) is None, "the engine says that others have written, too"
     appends = [item for request in engine.requests for item in request.appends]
     assert [[record.path for record in item.records] for item in appends] == [[f"/{n}" for n in range(6)]]

@@ -15,7 +15,7 @@ from penstock.durable import App, Event, StepFailed, now, open_nursery, receive,
 from penstock.durable.backend import Stored
 from penstock.durable.executor import ExecutorLimits
 from penstock.durable.recorded_error import Failure
-from penstock.kernel.record import Kind, Record
+from penstock.kernel.record import JournalKind, Record
 from tests.durable.memory import Database, kinds, message
 from tests.durable.test_executor import executing
 
@@ -163,7 +163,7 @@ class Behind(Database):
 
     def write(self, row: Any, record: Record) -> Stored:
         stored = super().write(row, record)
-        if record.kind is Kind.CLOCK:
+        if record.kind is JournalKind.CLOCK:
             stored = Stored(stored.pos, stored.at - self.behind_s)
             row.records[-1] = msgspec.structs.replace(row.records[-1], at=stored.at)
             self.behind_s = 0.0
@@ -200,7 +200,7 @@ async def test_a_stored_class_is_never_imported(type_name: str, autojump_clock: 
 
     database = Database()
     row = database.start(body)
-    database.write(row, Record(0, Kind.FAILED, "/0", "charge", failed))
+    database.write(row, Record(0, JournalKind.FAILED, "/0", "charge", failed))
     row.attempt = 1
     async with executing(database, body):
         await database.wait_state("r", "ended")
@@ -241,7 +241,7 @@ async def test_a_blocked_run_is_left_alone_for_five_minutes(autojump_clock: obje
 
     database = Database()
     row = database.start(body)
-    database.write(row, Record(0, Kind.DONE, "/0", "fraud", "null"))
+    database.write(row, Record(0, JournalKind.DONE, "/0", "fraud", "null"))
     row.attempt = 1
     async with executing(database, body):
         for minute in range(7):

@@ -32,7 +32,7 @@ from penstock.durable.step import StepCall, StepInfo
 from penstock.durable.transaction import STEP_TABLE
 from penstock.kernel.operation import Outcome
 from penstock.testing import run_workflow
-from tests.postgres import Server, apply_schema
+from tests.postgres import PostgresServer, apply_schema
 
 BOUND_S = 60.0
 OTHER_DSN = ""
@@ -332,7 +332,7 @@ async def test_an_outage_in_between_is_not_the_steps_trouble(
             raise fate
         return Outcome("done")
 
-    transactions = transaction.Transactions("", cast("Any", None))
+    transactions = transaction.StepTransactions("", cast("Any", None))
     monkeypatch.setattr(transactions, "_attempt", attempt)
     unused, info = cast("Any", None), StepInfo("1/0", 1, "0")
     call = StepCall(move, move.name, move.options, "{}")
@@ -360,7 +360,7 @@ async def test_money_moves_once_though_sessions_are_killed(bank: str):
     assert moved(bank) == runs * 10
 
 
-async def test_another_database_keeps_the_outcome_itself(bank: str, postgres_server: Server):
+async def test_another_database_keeps_the_outcome_itself(bank: str, postgres_server: PostgresServer):
     with postgres_server.database(apply_schema) as other:
         make_bank(other)
         with psycopg.connect(other, autocommit=True) as connection:

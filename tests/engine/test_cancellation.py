@@ -32,7 +32,7 @@ from penstock.store.rows import journal as journal_store
 from penstock.store.rows.journal import Finish
 from penstock.store.rows.messages import OWN_DELIVERY_S
 from penstock.telemetry.metrics import Metrics
-from penstock.testing.cancellation import Attempt, CancelAtStep, cancel_at_step
+from penstock.testing.cancellation import CancelAtStep, CancelledAttempt, cancel_at_step
 from penstock.testing.definitions import definition, end, fork, linear, service, step
 from penstock.wire.attention import AcknowledgeBody
 from penstock.wire.bulk import BulkFilter, BulkRequest
@@ -726,7 +726,10 @@ async def quiet(driver: Driver) -> None:
 
 
 def check_before_or_after(
-    before: dict[int, list[Any]], found: dict[int, list[Any]], after: dict[int, list[Any]], attempt: Attempt[Any]
+    before: dict[int, list[Any]],
+    found: dict[int, list[Any]],
+    after: dict[int, list[Any]],
+    attempt: CancelledAttempt[Any],
 ) -> None:
     if not attempt.cancelled:
         assert found == after
@@ -734,7 +737,7 @@ def check_before_or_after(
         assert found.get(about) in (before.get(about), after.get(about))
 
 
-def check_nothing_is_left(driver: Driver, attempt: Attempt[Any]) -> None:
+def check_nothing_is_left(driver: Driver, attempt: CancelledAttempt[Any]) -> None:
     assert len(driver.engine.polls.waiters) == 0
     assert driver.engine.polls.waiters.types() == []
     watching = driver.engine.watch
@@ -828,11 +831,13 @@ async def test_cancelled_at_every_point(driver: Driver, name: str) -> None:
     assert cancelled >= ROUNDS, "no point was cancelled: the test shows nothing"
 
 
-async def crash_at_step(other: Driver, point: int, name: str, key: str) -> tuple[dict[int, list[Any]], Attempt[Any]]:
+async def crash_at_step(
+    other: Driver, point: int, name: str, key: str
+) -> tuple[dict[int, list[Any]], CancelledAttempt[Any]]:
     """Run a scenario in an engine of its own and cancel all of it, flushers too; the state before the operation."""
     database = Database(other.dsn, max_connections=4)
     driver = other.beside(Engine(database, Settings(), Metrics("test"), 500))
-    attempt: Attempt[Any] = Attempt()
+    attempt: CancelledAttempt[Any] = CancelledAttempt()
     async with trio.open_nursery() as nursery:
         for batcher in driver.engine.batchers():
             nursery.start_soon(batcher.run)

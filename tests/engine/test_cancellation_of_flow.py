@@ -15,7 +15,7 @@ import trio
 from penstock.engine.instances.batches import BatchStart
 from penstock.errors import Throttled
 from penstock.store.rows import batches as batch_store
-from penstock.testing.cancellation import Attempt, Holdings, cancel_everywhere
+from penstock.testing.cancellation import CancelledAttempt, Holdings, cancel_everywhere
 from penstock.testing.definitions import definition, end, linear
 from penstock.wire.model import StartRequest
 from penstock.wire.queue import QueuePolicy
@@ -167,7 +167,7 @@ async def test_it_is_done_or_not_wherever_it_is_cancelled(driver: Driver, name: 
         before = look(driver, key)
         return operation
 
-    async def check(attempt: Attempt[Any]) -> None:
+    async def check(attempt: CancelledAttempt[Any]) -> None:
         await idle(driver)
         if attempt.cancelled and name in LOOPS:
             await work(driver)  # whoever takes it over does again what was not written

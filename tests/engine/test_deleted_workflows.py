@@ -11,7 +11,7 @@ import trio
 from penstock.engine.runs.code import CodeWorkflow
 from penstock.errors import Conflict, NotFound
 from penstock.store.db.database import AWAY
-from penstock.testing.cancellation import Attempt, Holdings, Operation, cancel_everywhere
+from penstock.testing.cancellation import CancelledAttempt, Holdings, Operation, cancel_everywhere
 from tests.engine.conftest import MakeDriver, make_driver
 from tests.engine.driver import Driver
 from tests.engine.runs import ORDER, finish, start, take
@@ -41,7 +41,7 @@ async def test_cancelled_at_every_point(make_driver: MakeDriver) -> None:
         before = deletions(driver)
         return lambda: code.delete("order")
 
-    async def check(attempt: Attempt[None]) -> None:
+    async def check(attempt: CancelledAttempt[None]) -> None:
         gone = not is_there(driver)
         assert deletions(driver) == before + gone
         assert gone or attempt.cancelled

@@ -9,7 +9,7 @@ from penstock.engine.queues import low_water_marks
 from penstock.engine.queues.low_water_marks import LOOK_INTERVAL_S, LOW_WATER_MARGIN_IDS, SCAN_SHARE, LowWaterMarks
 from penstock.store.db.statements import SQL
 from penstock.store.rows import jobs as store
-from penstock.store.rows.jobs import Claimed, LowWaterMark
+from penstock.store.rows.jobs import ClaimedJob, LowWaterMark
 from penstock.testing.definitions import linear
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, number
@@ -25,7 +25,7 @@ class Clock:
         return self.now
 
 
-def taken(job_type: int, *places: int, priority: int = 5) -> list[Claimed]:
+def taken(job_type: int, *places: int, priority: int = 5) -> list[ClaimedJob]:
     """In any order, as a claim answers."""
     rows = [
         NO_JOB._replace(job_type=job_type, ordinal=ordinal, priority=priority, place=place)
@@ -76,7 +76,7 @@ async def blocks_of_a_claim(driver: Driver, floors: dict[int, LowWaterMark]) -> 
     async with driver.engine.database.connection() as connection:
         await connection.fetch(SQL["begin"])
         [(before,)] = await connection.fetch(BLOCKS)
-        assert len(await store.claim(connection, [store.Slot(job_type, 1, "w", 30)], floors)) == 1
+        assert len(await store.claim(connection, [store.ClaimSlot(job_type, 1, "w", 30)], floors)) == 1
         [(after,)] = await connection.fetch(BLOCKS)
         await connection.fetch("ROLLBACK")
     assert isinstance(before, int)

@@ -26,7 +26,7 @@ from penstock.testing.invariants import assert_invariants
 from penstock.wire.model import Completion
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver
-from tests.postgres import Server
+from tests.postgres import PostgresServer
 from tests.shares import mostly_slow
 from tests.store.catalog import catalog, column_order
 from tests.store.populate import VERSIONS, left_by, populate
@@ -40,7 +40,7 @@ OLDER = [version for version in KEPT if version < SCHEMA_VERSION]
 
 
 @pytest.fixture
-def old_dsn(postgres_server: Server) -> Generator[str]:
+def old_dsn(postgres_server: PostgresServer) -> Generator[str]:
     """A database that an engine of version 1 has left."""
     with left_by(postgres_server, 1) as dsn:
         yield dsn
@@ -77,7 +77,7 @@ OF_ALL = "upgrades a database of each version"
 
 @pytest.mark.parametrize("version", mostly_slow(OLDER, quick=[OLDER[0], OLDER[-1]], reason=OF_ALL))
 async def test_a_database_of_any_version_becomes_a_new_one(
-    postgres_server: Server, database_dsn: str, version: int
+    postgres_server: PostgresServer, database_dsn: str, version: int
 ) -> None:
     with left_by(postgres_server, version) as dsn:
         assert rows(dsn, "SELECT max(version) FROM penstock_schema") == [(version,)]
@@ -109,7 +109,9 @@ def contents(dsn: str) -> dict[str, list[tuple[Any, ...]]]:
     return {name: rows(dsn, f"SELECT * FROM {name} ORDER BY 1, 2") for name in tables if name != "penstock_schema"}
 
 
-async def test_a_version_18_of_before_its_last_column_gets_it(postgres_server: Server, database_dsn: str) -> None:
+async def test_a_version_18_of_before_its_last_column_gets_it(
+    postgres_server: PostgresServer, database_dsn: str
+) -> None:
     """Migration 18 was changed when databases of it were there."""
     with left_by(postgres_server, 18) as dsn:
         with psycopg.connect(dsn, autocommit=True) as connection:
@@ -146,7 +148,7 @@ async def test_nothing_of_the_old_tables_is_lost(old_dsn: str) -> None:
     "version", mostly_slow([*OLDER, SCHEMA_VERSION], quick=[OLDER[0], OLDER[-1], SCHEMA_VERSION], reason=OF_ALL)
 )
 async def test_work_goes_on_after_an_upgrade(
-    postgres_server: Server, make_driver: MakeDriver, database_dsn: str, version: int
+    postgres_server: PostgresServer, make_driver: MakeDriver, database_dsn: str, version: int
 ) -> None:
     if version == SCHEMA_VERSION:  # nothing to upgrade: what will stand for this version, once there is a next one
         await populate(make_driver())
@@ -227,7 +229,7 @@ async def appeared(dsn: str, query: str) -> None:
     await wait_until(there)
 
 
-async def test_indexes_are_built_while_transactions_of_others_go_on(postgres_server: Server) -> None:
+async def test_indexes_are_built_while_transactions_of_others_go_on(postgres_server: PostgresServer) -> None:
     """A build waits for what has begun before it; writers, and another engine that starts, don't wait for it."""
     with left_by(postgres_server, 9) as dsn:
         found: list[int] = []
@@ -249,7 +251,7 @@ async def test_indexes_are_built_while_transactions_of_others_go_on(postgres_ser
         assert sorted(found) == [9, 12]
 
 
-async def test_a_build_that_was_broken_off_begins_anew(postgres_server: Server) -> None:
+async def test_a_build_that_was_broken_off_begins_anew(postgres_server: PostgresServer) -> None:
     with left_by(postgres_server, 9) as dsn:
         with psycopg.connect(dsn) as reader:
             reader.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT FROM bulk_operation")
@@ -263,7 +265,7 @@ async def test_a_build_that_was_broken_off_begins_anew(postgres_server: Server) 
         assert rows(dsn, INVALID) == []
 
 
-async def test_an_index_of_older_engines_goes_after_them(postgres_server: Server) -> None:
+async def test_an_index_of_older_engines_goes_after_them(postgres_server: PostgresServer) -> None:
     is_there = "SELECT to_regclass('instance_business_key') IS NOT NULL"
     with left_by(postgres_server, 9) as dsn:
         rows(

@@ -70,11 +70,11 @@ async def test_a_claim_leaves_jobs_that_came_back_since_it_began(driver: Driver)
     """Their row in the queue is a new one, which it could not delete: the next return would find it and fail."""
     await driver.run(linear(1))
     [(job_type,)] = driver.rows("SELECT job_type FROM ready")
-    claimed: list[store.Claimed] = []
+    claimed: list[store.ClaimedJob] = []
 
     async def late() -> None:
         async with driver.engine.database.connection() as connection:
-            claimed.extend(await store.claim(connection, [store.Slot(job_type, 1, "late", 30)]))
+            claimed.extend(await store.claim(connection, [store.ClaimSlot(job_type, 1, "late", 30)]))
 
     async def claimed_and_returned() -> None:
         driver.engine.polls.releases.release_jobs([await driver.one("work", worker="quick")])
@@ -176,7 +176,7 @@ async def test_what_the_expiry_queued_goes_whatever_the_statement(
     keys = sorted(ids.read_job(job.id) for job in await driver.poll("work", n=n))
     [(job_type,)] = driver.rows("SELECT id FROM job_type WHERE name = 'work'")
     following = (None, None, None) if ends else (job_type, "w2", 30.0)
-    moved: list[store.Moved] = []
+    moved: list[store.AppliedCompletion] = []
 
     async def late() -> None:
         items = [store.FastItem(key.token, key.seq, 1, "w1", ends, 1, *following, None) for key in keys]

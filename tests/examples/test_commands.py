@@ -15,7 +15,7 @@ import pytest
 
 from penstock.client import SyncClient
 from penstock.http import reserved_ports
-from penstock.testing.postgres import Server
+from penstock.testing.postgres import PostgresServer
 from tests.runtime.waiting import wait_until
 from tests.sdk.running_engine import REPOSITORY, RunningEngine, running_engine
 
@@ -38,7 +38,7 @@ SAID = {
 
 
 @pytest.fixture(scope="module")
-def engine(postgres_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEngine]:
+def engine(postgres_server: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEngine]:
     with running_engine(postgres_server, tmp_path_factory.mktemp("engine")) as running:
         yield running
 

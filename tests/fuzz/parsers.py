@@ -11,7 +11,7 @@ from penstock.core.graph.definition import InvalidDefinition
 from penstock.core.parsing.parsing import parse_definition
 from penstock.engine.requests.payload import PayloadLimits, check_variables
 from penstock.errors import BadRequest, PayloadTooLarge
-from penstock.http.limits import Limits
+from penstock.http.limits import HttpLimits
 from penstock.http.parser import RequestParser
 from penstock.http.refusal import Refusal
 from penstock.http.request import BodyBudget
@@ -30,7 +30,7 @@ def cut(text: bytes, size: int = 9) -> list[bytes]:
 
 def http(data: bytes, size: int) -> None:
     """Requests that come in pieces of a size."""
-    parser = RequestParser(Limits(), BodyBudget(1_000_000))
+    parser = RequestParser(HttpLimits(), BodyBudget(1_000_000))
     with contextlib.suppress(Refusal):
         for piece in cut(data, size):
             parser.receive(piece)
@@ -41,7 +41,7 @@ def http(data: bytes, size: int) -> None:
 
 def http2(data: bytes, size: int) -> None:
     """Frames that come in pieces of a size, the preface first."""
-    connection = open_http2(rpc_limits.Limits(), partial(read_request, {}))
+    connection = open_http2(rpc_limits.RpcLimits(), partial(read_request, {}))
     with contextlib.suppress(ProtocolError):
         for piece in cut(data, size):
             connection.receive(piece)

@@ -12,12 +12,12 @@ import pytest
 from penstock.core.rules.start_rules import WindowKind
 from penstock.core.rules.state import HistoryKind, InstanceStatus, TokenState
 from penstock.core.time.schedule import RunOutcome
-from penstock.kernel.record import Kind
+from penstock.kernel.record import JournalKind
 from tests.house.sources import TOP
 
 FILES = [*sorted((TOP / "src/penstock/store/queries").glob("*.sql")), TOP / "schema.sql"]
 MEANINGS: dict[str, tuple[type[IntEnum], ...]] = {
-    "state": (TokenState,), "status": (InstanceStatus,), "kind": (HistoryKind, Kind, WindowKind),
+    "state": (TokenState,), "status": (InstanceStatus,), "kind": (HistoryKind, JournalKind, WindowKind),
     "outcome": (RunOutcome,),
 }  # fmt: skip
 NAMED = re.compile(r"(?<![-\d])(\d+) /\* (\w+) \*/")

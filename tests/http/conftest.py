@@ -12,7 +12,7 @@ import pytest
 import trio
 import trio.testing
 
-from penstock.http import HttpServer, Limits, Server, Statistics, listen
+from penstock.http import AsgiServer, HttpLimits, HttpServer, HttpStatistics, listen
 from penstock.http.asgi import App
 from penstock.http.hypercorn_seam import HypercornServer
 from tests.http.raw import RawClient
@@ -25,7 +25,7 @@ REFUSAL_HEADERS = [(b"access-control-allow-origin", b"*")]
 class Running:
     """A server that serves. Leaving the context drains it, and fails when that takes too long."""
 
-    server: Server
+    server: AsgiServer
     port: int
     ended: trio.Event
     scope: trio.CancelScope
@@ -38,7 +38,7 @@ class Running:
         finally:
             await trio.aclose_forcefully(stream)
 
-    async def until(self, holds: Callable[[Statistics], bool]) -> None:
+    async def until(self, holds: Callable[[HttpStatistics], bool]) -> None:
         """Wait for a state of the server."""
         while not holds(self.server.statistics()):
             await trio.sleep(0.002)
@@ -56,7 +56,7 @@ class Running:
 
 @contextlib.asynccontextmanager
 async def running(
-    server: Server, app: App, sockets: list[socket.socket] | None = None, *, deadline_s: float = DEADLINE_SECONDS
+    server: AsgiServer, app: App, sockets: list[socket.socket] | None = None, *, deadline_s: float = DEADLINE_SECONDS
 ) -> AsyncIterator[Running]:
     sockets = sockets or listen("127.0.0.1", 0)
     port = sockets[0].getsockname()[1]
@@ -84,7 +84,7 @@ def serve_either(request: pytest.FixtureRequest) -> Serve:
     def serve(
         app: App, sockets: list[socket.socket] | None = None, **limits: float
     ) -> AbstractAsyncContextManager[Running]:
-        return running(kind(Limits(**limits), refusal_headers=REFUSAL_HEADERS), app, sockets)
+        return running(kind(HttpLimits(**limits), refusal_headers=REFUSAL_HEADERS), app, sockets)
 
     return serve
 
@@ -92,7 +92,7 @@ def serve_either(request: pytest.FixtureRequest) -> Serve:
 @pytest.fixture
 def serve_native() -> Serve:
     def serve(app: App, **limits: float) -> AbstractAsyncContextManager[Running]:
-        return running(HttpServer(Limits(**limits)), app)
+        return running(HttpServer(HttpLimits(**limits)), app)
 
     return serve
 
@@ -100,7 +100,7 @@ def serve_native() -> Serve:
 @contextlib.asynccontextmanager
 async def in_memory(app: App, **limits: float) -> AsyncIterator[tuple[HttpServer, RawClient, trio.Event]]:
     """Our own server with one client on memory streams, for tests in virtual time; the event: the connection ended."""
-    server = HttpServer(Limits(**limits))
+    server = HttpServer(HttpLimits(**limits))
     ours, theirs = trio.testing.memory_stream_pair()
     ended = trio.Event()
     async with trio.open_nursery() as nursery:

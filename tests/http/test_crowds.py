@@ -13,8 +13,8 @@ import pytest
 import trio
 import trustme
 
-from penstock.http import HttpServer, Limits
-from penstock.http.connection import Connection
+from penstock.http import HttpLimits, HttpServer
+from penstock.http.connection import HttpConnection
 from penstock.loop.poller import EVENTS_PER_POLL, HAVE_EPOLL
 from penstock.net.tls import Tls
 from tests.http.conftest import Running, running
@@ -93,7 +93,7 @@ async def test_an_ended_connection_is_no_garbage(
     """Thousands that end together would else be freed by one collection, in one turn of the loop."""
     gc.collect()
     app = Batches()
-    limits = Limits(header_timeout_seconds=0.2, deadline_tick_seconds=0.02, linger_timeout_seconds=0.1)
+    limits = HttpLimits(header_timeout_seconds=0.2, deadline_tick_seconds=0.02, linger_timeout_seconds=0.1)
     gc.disable()
     try:
         async with running(HttpServer(limits), app) as http:
@@ -194,7 +194,7 @@ async def shake_hands(http: Running, trust: ssl.SSLContext) -> trio.SSLStream[tr
 
 def left() -> list[object]:
     """Connections that are in memory still. Also compiled ones, which nobody can watch by weak references."""
-    return [each for each in gc.get_objects() if type(each) is Connection]
+    return [each for each in gc.get_objects() if type(each) is HttpConnection]
 
 
 async def enter(http: Running, stack: AsyncExitStack) -> list[socket.socket]:

@@ -20,9 +20,9 @@ from hypercorn.trio import serve as stock_serve
 from quart import request
 from quart_trio import QuartTrio
 
-from penstock.http import Limits, listen
+from penstock.http import HttpLimits, listen
 from penstock.http.asgi import App, Receive, Scope, Send
-from penstock.http.guard import Guard, Shared
+from penstock.http.guard import Guard, GuardTotals
 from penstock.http.hypercorn_seam import HypercornServer
 from penstock.net.tls import CertificateError, Tls
 from tests.http.apps import Parked, answer, echo
@@ -126,7 +126,7 @@ async def test_the_cure_for_quarts_idle_connections_is_the_guard(
     """When the first line fails, quart-trio or hypercorn was repaired and the shield in `guard.py` may go."""
     assert not await closes_idle_connections(quart_app(), mock_clock)  # pyright: ignore[reportArgumentType] - as quart has it
     app = quart_app()
-    guard = Guard(app, Shared(Limits()))  # pyright: ignore[reportArgumentType] - as quart has it
+    guard = Guard(app, GuardTotals(HttpLimits()))  # pyright: ignore[reportArgumentType] - as quart has it
 
     async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
         await (guard if scope["type"] == "http" else app)(scope, receive, send)  # pyright: ignore[reportArgumentType] - as quart has it
@@ -197,7 +197,7 @@ async def test_too_large_an_http2_body_is_413_for_one_stream(tls: Tls, trust: ss
         await (app if scope["path"] == "/poll" else echo)(scope, receive, send)
 
     async with (
-        running(HypercornServer(Limits(max_body_bytes=1_000), tls=tls), either) as http,
+        running(HypercornServer(HttpLimits(max_body_bytes=1_000), tls=tls), either) as http,
         httpx.AsyncClient(http2=True, verify=trust, base_url=f"https://127.0.0.1:{http.port}") as client,
         trio.open_nursery() as nursery,
     ):
@@ -251,7 +251,10 @@ async def write_lots(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def test_a_client_that_does_not_read_is_dropped() -> None:
-    async with running(HypercornServer(Limits(write_timeout_seconds=0.2)), write_lots) as http, http.client() as client:
+    async with (
+        running(HypercornServer(HttpLimits(write_timeout_seconds=0.2)), write_lots) as http,
+        http.client() as client,
+    ):
         await client.send(get("/x"))
         await http.until(lambda now: now.requests_total == 1 and now.connections == 0)
 
@@ -285,7 +288,7 @@ async def test_http2_data_for_an_answered_stream_ends_one_connection() -> None:
     protocol.initiate_connection()
     protocol.send_headers(1, [(":method", "POST"), (":scheme", "http"), (":authority", "a"), (":path", "/x")])
     protocol.send_data(1, b"x" * 2_000)
-    limits = Limits(max_body_bytes=100, linger_timeout_seconds=0.05)
+    limits = HttpLimits(max_body_bytes=100, linger_timeout_seconds=0.05)
     async with running(HypercornServer(limits), echo) as http, http.client() as other, http.client() as client:
         assert (await other.ask(get("/before"))).status == 200
         await client.send(protocol.data_to_send())
@@ -306,7 +309,7 @@ async def test_websockets_are_declined() -> None:
 
 
 async def test_a_head_that_does_not_end_is_a_408() -> None:
-    server = HypercornServer(Limits(header_timeout_seconds=0.2))
+    server = HypercornServer(HttpLimits(header_timeout_seconds=0.2))
     async with running(server, echo) as http, http.client() as client:
         assert (await client.ask(get("/whole"))).status == 200
         await client.send(get("/half")[:20])
@@ -343,7 +346,7 @@ async def read_to_the_end(stream: trio.SocketStream) -> bytes:
 
 @pytest.mark.parametrize("begun", BEGUN)
 async def test_an_endless_http_2_head_ends_its_connection(begun: str) -> None:
-    server = HypercornServer(Limits(header_timeout_seconds=0.2))
+    server = HypercornServer(HttpLimits(header_timeout_seconds=0.2))
     async with running(server, echo) as http, await open_http_2(http.port) as stream:
         await stream.send_all(BEGUN[begun])
         await read_to_the_end(stream)
@@ -359,7 +362,7 @@ async def test_too_large_an_http_2_frame_is_refused_early() -> None:
 @pytest.mark.slow(reason="seconds of requests in a row")
 async def test_http_2_requests_in_a_row_are_no_slow_head() -> None:
     """Each read ends within a head; every head is whole before its time is over."""
-    limits = Limits(header_timeout_seconds=2)
+    limits = HttpLimits(header_timeout_seconds=2)
     h2 = H2Connection()
     h2.initiate_connection()
     head = [(":method", "GET"), (":path", "/"), (":scheme", "http"), (":authority", "x")]
@@ -389,7 +392,7 @@ async def test_http_2_requests_in_a_row_are_no_slow_head() -> None:
 
 async def test_a_request_slower_than_its_head_may_be_is_answered() -> None:
     app = Parked()
-    async with running(HypercornServer(Limits(header_timeout_seconds=0.4)), app) as http, http.client() as client:
+    async with running(HypercornServer(HttpLimits(header_timeout_seconds=0.4)), app) as http, http.client() as client:
         await client.send(post("/poll"))
         await app.entered.wait()
         assert not await reads_within(client, 0.6)
@@ -406,7 +409,7 @@ async def reads_within(client: RawClient, seconds: float) -> bool:
 
 async def test_rapid_resets_end_the_connection() -> None:
     """CVE-2023-44487, over hypercorn."""
-    server = HypercornServer(Limits(resets_burst=100, resets_per_second=0.1))
+    server = HypercornServer(HttpLimits(resets_burst=100, resets_per_second=0.1))
     async with running(server, echo) as http:
         stream = await trio.open_tcp_stream("127.0.0.1", http.port)
         h2 = H2Connection()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import trio
 
-from penstock.http import HttpServer, Limits
+from penstock.http import HttpLimits, HttpServer
 from penstock.http.asgi import Receive, Scope, Send
 from penstock.http.cycle import Cycle
 from penstock.loop.poller import HAVE_EPOLL
@@ -93,7 +93,7 @@ def app() -> Batches:
 
 @asynccontextmanager
 async def answered_by(app: Batches, **limits: Any) -> AsyncGenerator[tuple[Running, RawClient]]:
-    async with running(HttpServer(Limits(**limits)), app) as http, http.client() as client:
+    async with running(HttpServer(HttpLimits(**limits)), app) as http, http.client() as client:
         yield http, client
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trio
 
-from penstock.http import HttpServer, Limits
+from penstock.http import HttpLimits, HttpServer
 from penstock.http.asgi import Receive, Scope, Send
 from penstock.http.inline_connection import Handler, InlineConnection
 from penstock.loop.poller import HAVE_EPOLL
@@ -98,7 +98,7 @@ def app() -> Taking:
 @asynccontextmanager
 async def warm(app: Taking, **limits: Any) -> AsyncGenerator[tuple[Running, RawClient]]:
     """A connection whose headers were read once."""
-    async with running(HttpServer(Limits(**limits)), app) as http, http.client() as client:
+    async with running(HttpServer(HttpLimits(**limits)), app) as http, http.client() as client:
         assert (await client.ask(post("/warm", b"xx"))).json()["path"] == "/warm"
         assert app.begun == []
         yield http, client

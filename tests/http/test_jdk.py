@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from penstock.http import HttpServer, Limits
+from penstock.http import HttpLimits, HttpServer
 from penstock.http.asgi import Receive, Scope, Send
 from tests.http.apps import answer, read_body
 from tests.http.conftest import running
@@ -29,7 +29,7 @@ async def test_javas_default_client_is_understood_on_one_connection() -> None:
         kinds = sorted(set(body.decode()))
         await answer(send, 200, f"{scope['path']} {len(body)} {''.join(kinds)}".encode())
 
-    async with running(HttpServer(Limits()), app, deadline_s=60) as http:  # java compiles the program first
+    async with running(HttpServer(HttpLimits()), app, deadline_s=60) as http:  # java compiles the program first
         done = await trio.run_process(
             ["java", str(PROGRAM), f"http://127.0.0.1:{http.port}"],
             capture_stdout=True,

@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.http.limits import Limits
-from penstock.http.parser import Progress, RequestParser
+from penstock.http.limits import HttpLimits
+from penstock.http.parser import ParseProgress, RequestParser
 from penstock.http.refusal import Refusal
-from penstock.http.request import BodyBudget, Request
+from penstock.http.request import BodyBudget, ParsedRequest
 from tests.http.raw import chunked, get, h2c_offer, post
 
 
 def parser(**limits: int) -> RequestParser:
-    bounds = Limits(**limits)
+    bounds = HttpLimits(**limits)
     return RequestParser(bounds, BodyBudget(bounds.max_request_memory_bytes))
 
 
-def feed(under_test: RequestParser, pieces: list[bytes]) -> list[Request]:
+def feed(under_test: RequestParser, pieces: list[bytes]) -> list[ParsedRequest]:
     requests = []
     for piece in pieces:
         under_test.receive(piece)
@@ -30,7 +30,7 @@ def feed(under_test: RequestParser, pieces: list[bytes]) -> list[Request]:
     return requests
 
 
-def parse(data: bytes, **limits: int) -> list[Request]:
+def parse(data: bytes, **limits: int) -> list[ParsedRequest]:
     return feed(parser(**limits), [data])
 
 
@@ -71,13 +71,13 @@ def test_any_cutting_of_the_stream_gives_the_same_requests(requests: list[bytes]
     one_by_one = [parse(request)[0] for request in requests]
     under_test = parser()
     assert feed(under_test, cut(stream, places)) == one_by_one
-    assert under_test.progress is Progress.NOTHING
+    assert under_test.progress is ParseProgress.NOTHING
 
 
 KNOWN = post("/v1/jobs/poll", b"{}", "Content-Type: application/json", "Authorization: Bearer x")
 
 
-def verdict(under_test: RequestParser, data: bytes) -> list[Request] | tuple[int, str]:
+def verdict(under_test: RequestParser, data: bytes) -> list[ParsedRequest] | tuple[int, str]:
     try:
         return feed(under_test, [data])
     except Refusal as refusal:
@@ -123,11 +123,11 @@ def test_headers_beyond_a_length_are_read_each_time(data: bytes) -> None:
 
 def test_known_headers_count_their_body_and_its_end() -> None:
     budget = BodyBudget(1_000)
-    under_test = RequestParser(Limits(), budget)
+    under_test = RequestParser(HttpLimits(), budget)
     assert len(feed(under_test, [KNOWN])) == 1
     under_test.receive(KNOWN[:-1])
     assert under_test.next_request() is None
-    assert (under_test.progress, under_test.body_bytes, budget.used_bytes) == (Progress.BODY, 1, 1)
+    assert (under_test.progress, under_test.body_bytes, budget.used_bytes) == (ParseProgress.BODY, 1, 1)
     under_test.receive(KNOWN[-1:] + KNOWN[:20])
     request = under_test.next_request()
     assert request is not None
@@ -141,7 +141,7 @@ def test_known_headers_count_their_body_and_its_end() -> None:
 
 def test_a_whole_body_with_known_headers_gives_way_to_nobody() -> None:
     budget = BodyBudget(10)
-    answered, other = RequestParser(Limits(), budget), RequestParser(Limits(), budget)
+    answered, other = RequestParser(HttpLimits(), budget), RequestParser(HttpLimits(), budget)
     assert len(feed(answered, [KNOWN])) == 1
     answered.receive(KNOWN)
     assert answered.next_request() is not None  # and it is being answered
@@ -357,7 +357,7 @@ def test_too_large_a_declared_length_is_refused_before_the_body() -> None:
 
 def test_a_limit_of_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="max_body_bytes must be above 0"):
-        Limits(max_body_bytes=0)
+        HttpLimits(max_body_bytes=0)
 
 
 def test_chunks_too_large_together_are_refused() -> None:
@@ -376,7 +376,7 @@ def test_many_headers_may_be_sent_byte_by_byte() -> None:
 
 def test_a_body_counts_until_it_is_released() -> None:
     budget = BodyBudget(1_000)
-    under_test = RequestParser(Limits(), budget)
+    under_test = RequestParser(HttpLimits(), budget)
     under_test.receive(post("/", b"x" * 400) + post("/", b"y" * 500))
     assert under_test.next_request()
     assert budget.used_bytes == 400
@@ -390,7 +390,7 @@ def test_a_body_counts_until_it_is_released() -> None:
 
 def test_a_closed_parser_holds_no_memory_of_refused_requests() -> None:
     budget = BodyBudget(100)
-    under_test = RequestParser(Limits(), budget)
+    under_test = RequestParser(HttpLimits(), budget)
     under_test.receive(chunked("/", b"x" * 90, b"x" * 90))
     with pytest.raises(Refusal) as refusal:
         under_test.next_request()
@@ -401,7 +401,7 @@ def test_a_closed_parser_holds_no_memory_of_refused_requests() -> None:
 
 def test_the_body_longest_on_its_way_gives_way() -> None:
     budget = BodyBudget(1_000)
-    slow, slower, quick = (RequestParser(Limits(), budget) for _ in range(3))
+    slow, slower, quick = (RequestParser(HttpLimits(), budget) for _ in range(3))
     for each in (slower, slow):
         each.receive(post("/", b"x" * 500)[:-50])
         assert each.next_request() is None
@@ -429,20 +429,20 @@ def test_a_body_under_way_is_not_asked_for() -> None:
 
 def test_progress_tells_what_is_waited_for() -> None:
     under_test = parser()
-    assert under_test.progress is Progress.NOTHING
+    assert under_test.progress is ParseProgress.NOTHING
     head, body = post("/", b"abc", "Expect: 100-continue").split(b"\r\n\r\n")
     under_test.receive(head)
     assert under_test.next_request() is None
-    assert under_test.progress is Progress.HEAD
+    assert under_test.progress is ParseProgress.HEAD
     assert not under_test.take_expectation()
     under_test.receive(b"\r\n\r\n")
     assert under_test.next_request() is None
-    assert under_test.progress is Progress.BODY
+    assert under_test.progress is ParseProgress.BODY
     assert under_test.take_expectation()
     assert not under_test.take_expectation()
     under_test.receive(body)
     assert under_test.next_request()
-    assert under_test.progress is Progress.NOTHING
+    assert under_test.progress is ParseProgress.NOTHING
 
 
 @pytest.mark.parametrize(

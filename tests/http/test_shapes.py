@@ -7,10 +7,10 @@ from typing import NamedTuple
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock.http.limits import Limits
+from penstock.http.limits import HttpLimits
 from penstock.http.parser import RequestParser
 from penstock.http.refusal import Refusal
-from penstock.http.request import BodyBudget, Request
+from penstock.http.request import BodyBudget, ParsedRequest
 
 LINES = [b"POST /jobs HTTP/1.1", b"POST /jobs/x-1 HTTP/1.1", b"POST /" + b"j" * 180 + b" HTTP/1.1"]
 LENGTHS = [
@@ -68,10 +68,10 @@ sent = st.builds(
 
 
 def parser() -> RequestParser:
-    return RequestParser(Limits(), BodyBudget(10_000_000))
+    return RequestParser(HttpLimits(), BodyBudget(10_000_000))
 
 
-def read(reader: RequestParser, data: bytes) -> Request | None:
+def read(reader: RequestParser, data: bytes) -> ParsedRequest | None:
     reader.receive(data)
     return reader.next_request()
 

@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.core.rules.topic import topic_of
 from penstock.kafka.event import CONTENT_TYPE
-from penstock.kafka.record import Record
+from penstock.kafka.record import KafkaRecord
 from penstock.wire.codec import encode_message
 from penstock.wire.model import Job, JobRef
 from penstock.wire.workflow_v1 import JobDispatchEvent
@@ -37,10 +37,10 @@ def event(number: int = 1, job_type: str = "t", **changes: Any) -> JobDispatchEv
     return msgspec.structs.replace(plain, **changes)
 
 
-def record(number: int = 1, job_type: str = "t", **changes: Any) -> Record:
+def record(number: int = 1, job_type: str = "t", **changes: Any) -> KafkaRecord:
     made = event(number, job_type, **changes)
     headers = (("content-type", CONTENT_TYPE), ("dedup-id", made.dedup_id.encode()))
-    return Record(topic_of(job_type), made.instance_id.encode(), encode_message(made), headers)
+    return KafkaRecord(topic_of(job_type), made.instance_id.encode(), encode_message(made), headers)
 
 
 def dispatch(number: int, instance: str | None = None, attempt: int = 1, dedup_id: str | None = None) -> Dispatch:

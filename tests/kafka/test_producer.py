@@ -12,8 +12,8 @@ import trio.testing
 
 from penstock.errors import BrokerUnavailable
 from penstock.kafka.producer import KafkaProducer
-from penstock.kafka.record import PublishOutcome, Record
-from penstock.kafka.session import Session
+from penstock.kafka.record import KafkaRecord, PublishOutcome
+from penstock.kafka.session import KafkaSession
 from penstock.settings import DispatchMode, Settings
 from penstock.telemetry.metrics import Metrics
 from tests.kafka.conftest import MAX_MESSAGE_BYTES
@@ -40,9 +40,9 @@ async def running(settings: Settings):
         nursery.cancel_scope.cancel()
 
 
-def records(topic: str, *values: str, key: str = "instance-1") -> list[Record]:
+def records(topic: str, *values: str, key: str = "instance-1") -> list[KafkaRecord]:
     headers = (("content-type", b"application/x-protobuf"), ("dedup-id", b"7"))
-    return [Record(topic, key.encode(), value.encode(), headers) for value in values]
+    return [KafkaRecord(topic, key.encode(), value.encode(), headers) for value in values]
 
 
 def outcomes(results) -> list[PublishOutcome]:
@@ -268,15 +268,15 @@ async def test_a_silent_seed_broker_does_not_hide_the_others(broker, topics):
 async def test_a_client_that_breaks_unexpectedly_is_replaced(broker, topics, monkeypatch):
     topic = await topics.make()
     failures = iter([ValueError("odd"), ValueError("odd")])
-    open_session = Session.open
+    open_session = KafkaSession.open
 
-    async def open_(*arguments: Any) -> Session:
+    async def open_(*arguments: Any) -> KafkaSession:
         if (failure := next(failures, None)) is not None:
             raise failure
         return await open_session(*arguments)
 
     async with running(settings_for(broker.bootstrap)) as producer:
-        monkeypatch.setattr(Session, "open", open_)
+        monkeypatch.setattr(KafkaSession, "open", open_)
         assert producer._connection is not None
         await producer._connection.close()  # as if its thread had died
 

@@ -11,7 +11,7 @@ import trustme
 
 from penstock.errors import BrokerUnavailable
 from penstock.kafka.producer import KafkaProducer
-from penstock.kafka.record import PublishOutcome, Record
+from penstock.kafka.record import KafkaRecord, PublishOutcome
 from penstock.kafka.security import client_options, tls_context
 from penstock.settings import KafkaTransport, SaslMechanism, Secret, Settings
 from penstock.telemetry.metrics import Metrics
@@ -47,7 +47,7 @@ async def publish(settings: Settings, topic: str) -> PublishOutcome:
     producer = KafkaProducer(settings, Metrics("test"))
     async with trio.open_nursery() as nursery:
         await nursery.start(lambda task_status: producer.run(task_status=task_status))
-        [result] = await producer.publish([Record(topic, b"key", b"value", ())])
+        [result] = await producer.publish([KafkaRecord(topic, b"key", b"value", ())])
         nursery.cancel_scope.cancel()
     return result.outcome
 

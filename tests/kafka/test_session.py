@@ -8,9 +8,9 @@ import pytest
 from aiokafka import errors
 
 from penstock.kafka import session as module
-from penstock.kafka.record import PublishOutcome, Record
+from penstock.kafka.record import KafkaRecord, PublishOutcome
 from penstock.kafka.results import code_of, result_of
-from penstock.kafka.session import Session
+from penstock.kafka.session import KafkaSession
 from penstock.settings import Settings
 from tests.kafka.topics import in_thread
 
@@ -39,8 +39,8 @@ class ScriptedClient:
 def publish(topics: list[str], timeout_s: float = 0.5, **ends: object):
     async def run():
         settings = Settings(kafka_publish_timeout_seconds=timeout_s)
-        session = Session(ScriptedClient(**ends), settings, {}, {})  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - a scripted one
-        return await session.publish([Record(topic, b"k", b"v", ()) for topic in topics])
+        session = KafkaSession(ScriptedClient(**ends), settings, {}, {})  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - a scripted one
+        return await session.publish([KafkaRecord(topic, b"k", b"v", ()) for topic in topics])
 
     return in_thread(run)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.client.backoff import Backoff
+from penstock.client.backoff import RetryPauses
 from penstock.worker import kafka_consumer
 from penstock.worker.kafka_consumer import JobConsumer
 
@@ -36,7 +36,7 @@ def test_a_failing_consumer_is_made_again_with_growing_pauses(
 ) -> None:
     resets: list[None] = []
 
-    class Impatient(Backoff):
+    class Impatient(RetryPauses):
         def next_pause_s(self, error: object = None) -> float:
             return 0.0
 

@@ -14,7 +14,7 @@ from aiokafka.errors import GroupCoordinatorNotAvailableError
 
 from penstock.client.errors import Unavailable
 from penstock.client.operation import CompleteJobs, FailJobs, HeartbeatJobs, ReleaseJobs
-from penstock.kafka.record import Record
+from penstock.kafka.record import KafkaRecord
 from penstock.wire.model import JobOutcome
 from penstock.worker import Worker
 from penstock.worker.kafka import KafkaWork
@@ -64,7 +64,7 @@ def worker_of(engine: SmallEngine, bootstrap: str, **settings: Any) -> Worker:
     return Worker(KafkaWork.connect(engine, [bootstrap]), **settings)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - a stand-in
 
 
-async def send(bootstrap: str, *records: Record) -> None:
+async def send(bootstrap: str, *records: KafkaRecord) -> None:
     """Write records as they are."""
 
     async def publish() -> None:

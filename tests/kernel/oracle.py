@@ -26,7 +26,7 @@ from penstock.kernel.errors import Cancelled
 from penstock.kernel.local import Event, Semaphore, open_channel
 from penstock.kernel.nursery import Nursery
 from penstock.kernel.operation import REJECTS, CallOperation, Outcome, Receive, Sleep, Start, block
-from penstock.kernel.record import RULES, Kind, Record
+from penstock.kernel.record import RULES, JournalKind, Record
 from penstock.kernel.scope import CancelScope
 from tests.kernel.programs import Act, Failure, Interpreter, Program, Programs, fits, label
 
@@ -350,9 +350,9 @@ class StepCall:
         return self.digest
 
     def outcome(self, record: Record) -> Outcome:
-        if record.kind is Kind.DONE:
+        if record.kind is JournalKind.DONE:
             return Outcome()
-        return Outcome(error=Cancelled() if record.kind is Kind.STOPPED else Failure(self.name))
+        return Outcome(error=Cancelled() if record.kind is JournalKind.STOPPED else Failure(self.name))
 
 
 class KernelSide:
@@ -390,7 +390,7 @@ class KernelSide:
         return block(Receive(name, outcome, raises=type_.endswith("!")))
 
     def tell_now(self, name: str, value: str) -> None:
-        self.kernel.mailbox(name).put(Record(0, Kind.MESSAGE, name=name, payload=value), self.kernel)
+        self.kernel.mailbox(name).put(Record(0, JournalKind.MESSAGE, name=name, payload=value), self.kernel)
 
     def step(self, i: int, seconds: float, fails: bool, stubborn: bool):
         return block(CallOperation(StepCall(i, seconds, fails, stubborn)))
@@ -405,7 +405,7 @@ class Executor:
         self.journal: list[Record] = []
         self.running: dict[str, StepCall] = {}
         self.ends: list[tuple[float, int, str]] = []
-        self.due: deque[tuple[str, Kind]] = deque()  # outcomes that are not delivered yet
+        self.due: deque[tuple[str, JournalKind]] = deque()  # outcomes that are not delivered yet
         self.ticks = itertools.count()
         self.released = False
         self.at = 0.0
@@ -424,12 +424,12 @@ class Executor:
             elif not self.running[command.path].stubborn:
                 for entry in [entry for entry in self.due if entry[0] == command.path]:
                     self.due.remove(entry)
-                self.due.append((command.path, Kind.STOPPED))
+                self.due.append((command.path, JournalKind.STOPPED))
         for path in at_once:
             self.ended(path)
 
     def ended(self, path: str) -> None:
-        self.due.append((path, Kind.FAILED if self.running[path].fails else Kind.DONE))
+        self.due.append((path, JournalKind.FAILED if self.running[path].fails else JournalKind.DONE))
 
     def record(self, record: Record) -> None:
         record = msgspec.structs.replace(record, pos=len(self.journal) + 1)
@@ -448,7 +448,7 @@ class Executor:
         mailbox = self.kernel.mailbox(name)
         if mailbox.rejected:
             path, payload = f"{mailbox.free[0].record.pos:x}", None if act.value is None else str(act.value)
-            self.record(Record(self.at, Kind.DROPPED, path, name, payload))
+            self.record(Record(self.at, JournalKind.DROPPED, path, name, payload))
 
     def run(self) -> None:
         self.obey()
@@ -466,14 +466,14 @@ class Executor:
                     return
                 self.released = True
                 self.at = STUCK_AT
-                released = Record(at=STUCK_AT, kind=Kind.CLOCK, name="release", pos=len(self.journal) + 1)
+                released = Record(at=STUCK_AT, kind=JournalKind.CLOCK, name="release", pos=len(self.journal) + 1)
                 self.journal.append(released)
                 self.interpreter.release()
                 self.kernel.deliver(self.journal[-1])
                 self.obey()
                 continue
             self.at = at
-            stopping = {path for path, kind in self.due if kind is Kind.STOPPED}
+            stopping = {path for path, kind in self.due if kind is JournalKind.STOPPED}
             while self.ends and self.ends[0][0] <= at:
                 path = heapq.heappop(self.ends)[2]
                 if path in self.running and path not in stopping:
@@ -486,9 +486,9 @@ class Executor:
                 if isinstance(value, Act):
                     self.act(name, value)
                 else:
-                    self.record(Record(at=at, kind=Kind.MESSAGE, name=name, payload=str(value)))
+                    self.record(Record(at=at, kind=JournalKind.MESSAGE, name=name, payload=str(value)))
             elif self.kernel.next_due() <= at:
-                self.record(Record(at=at, kind=Kind.CLOCK))
+                self.record(Record(at=at, kind=JournalKind.CLOCK))
 
 
 def outcome_of(kernel: Kernel, interpreter: Interpreter) -> tuple:

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.kernel.drive import Kernel
 from penstock.kernel.operation import Start
-from penstock.kernel.record import OUTCOMES, Kind, Record
+from penstock.kernel.record import OUTCOMES, JournalKind, Record
 from tests.kernel.oracle import Executor, KernelSide, on_kernel, outcome_of, replayed
 from tests.kernel.programs import Interpreter, Program, Programs
 
@@ -24,7 +24,9 @@ class Survivor(Executor):
     def __init__(self, program: Program, journal: list[Record], *, again: bool) -> None:
         kernel = Kernel()
         end = journal[-1].at if journal else 0.0
-        is_said = any(record.at == end and record.kind in (Kind.MESSAGE, Kind.DROPPED) for record in journal)
+        is_said = any(
+            record.at == end and record.kind in (JournalKind.MESSAGE, JournalKind.DROPPED) for record in journal
+        )
         left = [message for message in program.messages if message[0] > end or (message[0] == end and not is_said)]
         super().__init__(kernel, Interpreter(KernelSide(kernel)), left)
         kernel.start(self.interpreter.main(program.body))
@@ -39,7 +41,7 @@ class Survivor(Executor):
                 self.due = deque(entry for entry in self.due if entry[0] != record.path)
             self.record(record)
         if again:
-            stopping = {path for path, kind in self.due if kind is Kind.STOPPED}
+            stopping = {path for path, kind in self.due if kind is JournalKind.STOPPED}
             self.ends = [
                 (self.at + call.seconds, next(self.ticks), path)
                 for path, call in self.running.items()
@@ -109,7 +111,7 @@ def test_scopes_and_executors_may_end_after_any_record():
                 first = Survivor(program, journal[:count], again=False)
                 if first.kernel.result is not None:
                     continue
-                first.record(Record(at=first.at, kind=Kind.CANCEL, path=path))
+                first.record(Record(at=first.at, kind=JournalKind.CANCEL, path=path))
                 second = Survivor(program, first.journal, again=False)
                 seen = first.end()
                 assert seen == second.end()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.engine.queues import journal_items
 from penstock.kernel.drive import Kernel
 from penstock.kernel.operation import CallOperation, block
-from penstock.kernel.record import RULES, Kind, Record
+from penstock.kernel.record import RULES, JournalKind, Record
 from penstock.kernel.replay import replay
 from tests.kernel.oracle import StepCall
 
@@ -23,6 +23,6 @@ def test_each_record_is_delivered_by_its_own_rules() -> None:
             await block(CallOperation(StepCall(0, 0, False, False)))
 
     kernel = Kernel()
-    records = [Record(0, Kind.DONE, f"/{n}", rules=rules) for n, rules in enumerate((0, 0, None))]
+    records = [Record(0, JournalKind.DONE, f"/{n}", rules=rules) for n, rules in enumerate((0, 0, None))]
     replay(kernel, body(), records)
     assert seen == [0, 0, 0, RULES]

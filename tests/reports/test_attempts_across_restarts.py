@@ -22,7 +22,7 @@ from penstock.durable.activation import MAX_LOST
 from penstock.durable.executor import Executor
 from penstock.durable.loaded_run import ExecutorLimits
 from penstock.durable.workflow import Workflow
-from penstock.kernel.record import Kind
+from penstock.kernel.record import JournalKind
 from penstock.testing.clock import DatabaseClock
 from penstock.testing.invariants import assert_invariants
 from tests.durable.memory import Database, MemoryBackend, Row
@@ -70,7 +70,12 @@ async def test_attempts_that_failed_are_counted_across_restarts(autojump_clock):
     await live(database, body, until=ended(row))
     assert attempts == [1, 2, 3, 4], "the pause of one that has failed is not an attempt that was cut off"
     told = [record for record in row.records if '"is_loss":true' not in (record.payload or "")]
-    assert [record.kind for record in told] == [Kind.RETRY, Kind.RETRY, Kind.RETRY, Kind.FAILED]
+    assert [record.kind for record in told] == [
+        JournalKind.RETRY,
+        JournalKind.RETRY,
+        JournalKind.RETRY,
+        JournalKind.FAILED,
+    ]
 
 
 def cut_off(attempts: list[int], **options: Any) -> Workflow[..., Any]:
@@ -104,7 +109,7 @@ async def test_a_step_that_is_cut_off_each_time_is_lost(autojump_clock, caplog: 
     result = row.ending.result or ""
     assert "the lease of run r ended while step 'takes_its_process' at /0 ran" in result
     assert "executed again 2 times, as App(max_lost=…) allows" in result
-    losses = [msgspec.json.decode(record.payload or "") for record in row.records if record.kind is Kind.RETRY]
+    losses = [msgspec.json.decode(record.payload or "") for record in row.records if record.kind is JournalKind.RETRY]
     assert [(loss["lost"], loss["error"]["message"][-6:]) for loss in losses] == [(1, "1 of 2"), (2, "2 of 2")]
     lines = [record.getMessage() for record in caplog.records if "executed again" in record.getMessage()]
     assert [line.rpartition("executed again, ")[2] for line in lines] == ["1 of 2", "2 of 2"]
@@ -142,7 +147,7 @@ async def test_records_of_other_branches_do_not_reset_the_count(autojump_clock):
     assert attempts == [1, 2, 3]
     assert row.ending is not None
     assert "StepLost: the lease of run r ended" in (row.ending.failure or "")
-    losses = [record for record in row.records if record.kind is Kind.RETRY]
+    losses = [record for record in row.records if record.kind is JournalKind.RETRY]
     assert [msgspec.json.decode(record.payload or "")["lost"] for record in losses] == [1, 2]
     assert set(begun) == {1}
 
@@ -236,7 +241,7 @@ def test_a_step_that_is_cut_off_each_time_is_lost_after_its_repeats(
     assert [line.rpartition("executed again, ")[2] for line in told] == [
         f"{number} of {max_lost}" for number in range(1, max_lost + 1)
     ]
-    losses = ask(database_dsn, "SELECT payload FROM journal WHERE kind = %s ORDER BY pos", Kind.RETRY)
+    losses = ask(database_dsn, "SELECT payload FROM journal WHERE kind = %s ORDER BY pos", JournalKind.RETRY)
     texts = [json.loads(str(payload)) for (payload,) in losses]
     assert [text["lost"] for text in texts] == list(range(1, max_lost + 1))
     assert f"executed again, 1 of {max_lost}" in str(texts[0])

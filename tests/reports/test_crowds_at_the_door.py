@@ -13,14 +13,14 @@ import pytest
 import trio
 import trio.testing
 
-from penstock.http import HttpServer, Limits
+from penstock.http import HttpLimits, HttpServer
 from penstock.http.asgi import ON_PROVED, Receive, Scope, Send
 from penstock.http.hypercorn_seam import HypercornServer
 from penstock.http.listen import listen
 from penstock.net.accept import BEGUN_PER_TURN, CROWD_CONNECTIONS, LOOKED_AT_PER_TURN, Door, Guest
 from penstock.rpc.health import Health
-from penstock.rpc.limits import Limits as RpcLimits
-from penstock.rpc.server import Server
+from penstock.rpc.limits import RpcLimits as RpcLimits
+from penstock.rpc.server import GrpcServer
 from penstock.wire.http2_frames import PREFACE
 from tests.shares import mostly_slow
 
@@ -45,17 +45,17 @@ async def gated(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @asynccontextmanager
-async def serving(kind: str, room: int = ROOM, limits: Limits | None = None) -> AsyncGenerator[int]:
+async def serving(kind: str, room: int = ROOM, limits: HttpLimits | None = None) -> AsyncGenerator[int]:
     """A server with little room, or with other limits; its port."""
     (listener,) = listen("127.0.0.1", 0)
     async with trio.open_nursery() as nursery:
         if kind == "grpc":
             health = Health(set())
             health.set_serving(True)
-            await nursery.start(Server([health], limits=RpcLimits(connections=room)).serve, [listener])
+            await nursery.start(GrpcServer([health], limits=RpcLimits(connections=room)).serve, [listener])
         else:
             make = HttpServer if kind == "native" else HypercornServer
-            server = make(limits or Limits(max_connections=room), asking_proves=False)
+            server = make(limits or HttpLimits(max_connections=room), asking_proves=False)
             await nursery.start(server.serve, gated, [listener])
         yield listener.getsockname()[1]
         nursery.cancel_scope.cancel()
@@ -113,7 +113,7 @@ async def test_a_known_caller_is_answered_beside_a_crowd(kind: str, sent: bytes,
 @pytest.mark.parametrize(("sent", "told"), [(HALF_HEAD, b"HTTP/1.1 408"), (b"GET", b"HTTP/1.1 408"), (b"", b"")])
 @pytest.mark.parametrize("kind", ["native", "hypercorn"])
 async def test_whose_time_is_over_at_the_door_is_told(kind: str, sent: bytes, told: bytes) -> None:
-    limits = Limits(header_timeout_seconds=0.4)
+    limits = HttpLimits(header_timeout_seconds=0.4)
     async with serving(kind, limits=limits) as port:
         with ExitStack() as stack:
             come(stack, port, CROWD_CONNECTIONS, b"")  # these are served
@@ -172,7 +172,7 @@ async def test_who_was_refused_makes_room_and_who_is_known_stays(kind: str) -> N
 async def test_the_first_request_has_a_deadline(kind: str, sent: bytes) -> None:
     (listener,) = listen("127.0.0.1", 0)
     make = HttpServer if kind == "native" else HypercornServer
-    limits = Limits(header_timeout_seconds=0.2, body_timeout_seconds=0.2, deadline_tick_seconds=0.05)
+    limits = HttpLimits(header_timeout_seconds=0.2, body_timeout_seconds=0.2, deadline_tick_seconds=0.05)
     with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
             await nursery.start(make(limits).serve, gated, [listener])

@@ -24,7 +24,7 @@ from penstock.durable import (
     workflow,
 )
 from penstock.durable.activation import Activation, Still
-from penstock.kernel.record import Kind, Record
+from penstock.kernel.record import JournalKind, Record
 from penstock.testing import Message, explore, run_workflow
 from penstock.testing.invariants import assert_invariants
 from tests.house.sources import TOP
@@ -62,7 +62,7 @@ async def late() -> list[str]:
 def test_a_message_that_came_after_the_time_is_kept() -> None:
     """Nobody had the run when its time was over: the record that tells of it is the message's."""
     run = Activation(late, "r", "{}", 100.0, Still())
-    run.replay([Record(103.0, Kind.MESSAGE, name="approval", payload='"yes"', pos=1)])
+    run.replay([Record(103.0, JournalKind.MESSAGE, name="approval", payload='"yes"', pos=1)])
     assert run.result is not None
     assert run.result.value == ["t", "yes"]
 

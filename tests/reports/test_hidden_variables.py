@@ -15,10 +15,10 @@ from penstock.rest.operations import KINDS_BY_NAME, OPERATIONS
 from penstock.rpc.batch_service import Batches
 from penstock.rpc.flow_service import Flow
 from penstock.rpc.repair_service import Repair
-from penstock.rpc.runs_service import Runs
+from penstock.rpc.runs_service import RunService
 from penstock.rpc.schedule_service import Schedules
 from penstock.rpc.service import WorkflowEngine
-from penstock.rpc.worker_service import Worker
+from penstock.rpc.worker_service import WorkerService
 from penstock.testing.definitions import definition, end
 from penstock.wire.model import StartRequest
 from penstock.wire.schedule import ScheduleSpec
@@ -207,7 +207,7 @@ async def test_each_rpc_whose_answer_carries_variables_is_known(
     make_driver: MakeDriver,
 ) -> None:
     engine = make_driver().engine
-    services = [kind(engine) for kind in (WorkflowEngine, Worker, Schedules, Batches, Flow, Repair, Runs)]
+    services = [kind(engine) for kind in (WorkflowEngine, WorkerService, Schedules, Batches, Flow, Repair, RunService)]
     methods = [method for each in services for method in each.__mapping__().items()]
     carrying = {path.rpartition(".")[2] for path, handler in methods if fields_of(cast(Any, handler)[3])}
     assert carrying == READING_ONE | LEAVING_OUT

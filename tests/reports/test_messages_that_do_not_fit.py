@@ -34,7 +34,7 @@ from penstock.durable import (
 )
 from penstock.durable.activation import MAX_REASON_CHARS, MAX_SHOWN_REJECTED, SCHEMAS_MAX_BYTES, Activation, Still
 from penstock.durable.workflow import Workflow
-from penstock.kernel.record import RULES, Kind, Record
+from penstock.kernel.record import RULES, JournalKind, Record
 from penstock.testing import Message, StuckWorkflow, explore, run_workflow
 from tests.waiting import wait_until
 
@@ -69,11 +69,11 @@ async def guarded() -> str:
 
 
 def message(name: str, payload: str, pos: int, rules: int | None = None) -> Record:
-    return Record(100.0 + pos, Kind.MESSAGE, name=name, payload=payload, pos=pos, rules=rules)
+    return Record(100.0 + pos, JournalKind.MESSAGE, name=name, payload=payload, pos=pos, rules=rules)
 
 
 def dropped(name: str, of: int, pos: int, payload: str | None = None) -> Record:
-    return Record(100.0 + pos, Kind.DROPPED, f"{of:x}", name, payload, pos=pos)
+    return Record(100.0 + pos, JournalKind.DROPPED, f"{of:x}", name, payload, pos=pos)
 
 
 replayed: list[Activation] = []
@@ -181,7 +181,7 @@ def test_who_is_cancelled_leaves_what_fits_the_next_one() -> None:
 
 @pytest.mark.parametrize("rules", range(2))
 def test_records_of_before_raise_as_they_did(rules: int) -> None:
-    records = [message("approval", '{"by":7}', 1), Record(110.0, Kind.CLOCK, pos=2)]
+    records = [message("approval", '{"by":7}', 1), Record(110.0, JournalKind.CLOCK, pos=2)]
     with pytest.raises(BadMessage, match="which is no Approval"):
         value(order, *(msgspec.structs.replace(record, rules=rules) for record in records))
 
@@ -241,8 +241,8 @@ def test_a_deploy_with_a_wider_type_heals_a_run_that_waits_and_no_other() -> Non
     assert not run(wider, message("m", '"a"', 1)).rejects
     done = run_workflow(flow(int), messages=[Message("m", "a"), Message("m", 1), Message("m", 2, after=1)])
     assert done.result() == [1, 2]
-    assert [(record.mark or "")[:6] for record in done.journal if record.kind is Kind.DONE] == ["~took "]
-    with_rest = done.journal[: [record.kind for record in done.journal].index(Kind.DONE) + 1]
+    assert [(record.mark or "")[:6] for record in done.journal if record.kind is JournalKind.DONE] == ["~took "]
+    with_rest = done.journal[: [record.kind for record in done.journal].index(JournalKind.DONE) + 1]
     assert value(wider, *with_rest) == [1, "a"]
 
 

@@ -17,7 +17,7 @@ import trio
 
 from penstock.durable import move_on_after, open_nursery, patched, receive, sleep, step, workflow
 from penstock.durable.backend import LeasedRun, Stored
-from penstock.kernel.record import Kind, Record
+from penstock.kernel.record import JournalKind, Record
 from penstock.loop.taskless import need_task
 from tests.durable.memory import Database, MemoryBackend, kinds, message
 from tests.durable.test_executor import executing
@@ -69,7 +69,7 @@ class Doubtful(MemoryBackend):
 
     def __init__(self, database: Database, number: int, *, written: bool) -> None:
         super().__init__(database)
-        self.left, self.written, self.doubted = number, written, list[Kind]()
+        self.left, self.written, self.doubted = number, written, list[JournalKind]()
 
     async def append(self, held: LeasedRun, records: Sequence[Record], after: int, mail: int) -> list[Stored] | None:
         self.left -= 1
@@ -83,7 +83,7 @@ class Doubtful(MemoryBackend):
 
 @pytest.mark.parametrize("written", [True, False], ids=["written", "lost"])
 async def test_a_doubtful_append_loses_no_record(autojump_clock, monkeypatch: pytest.MonkeyPatch, written: bool):
-    doubted: list[list[Kind]] = []
+    doubted: list[list[JournalKind]] = []
     with ending_loops():
         for number in range(1, 9):
             database = Database()
@@ -101,8 +101,8 @@ async def test_a_doubtful_append_loses_no_record(autojump_clock, monkeypatch: py
                 "DONE /0 add", "DONE /2 add", "DONE /5.1/0 add",
             ], number  # fmt: skip
             assert [record.mark for record in row.records if record.mark] == ["more"], number
-    assert [Kind.CLOCK] in doubted
-    assert [Kind.DONE] in doubted
+    assert [JournalKind.CLOCK] in doubted
+    assert [JournalKind.DONE] in doubted
 
 
 async def test_records_lost_at_each_append_are_appended_again(autojump_clock, monkeypatch: pytest.MonkeyPatch):

@@ -19,9 +19,9 @@ from penstock.engine.runs.code import CodeWorkflow
 from penstock.engine.runs.origins import ORIGINS_MAX
 from penstock.errors import BadRequest, Conflict, Forbidden, NotFound
 from penstock.rpc.problems import status_of
-from penstock.rpc.runs_service import Runs
-from penstock.rpc.server import Server
-from penstock.rpc.worker_service import Worker
+from penstock.rpc.runs_service import RunService
+from penstock.rpc.server import GrpcServer
+from penstock.rpc.worker_service import WorkerService
 from penstock.testing.definitions import linear
 from penstock.wire import penstock_v1 as w
 from penstock.wire import runs_v1 as r
@@ -54,9 +54,9 @@ async def client(driver: Driver) -> AsyncGenerator[RawClient]:
     gate.replace_tokens(
         KnownToken(name, name, TOKENS[name].digest, read_grant(grant), float("inf")) for name, grant in GRANTS.items()
     )
-    services = [Runs(driver.engine), Worker(driver.engine)]
+    services = [RunService(driver.engine), WorkerService(driver.engine)]
     with trio.fail_after(60):
-        async with connected(Server(services, status_of=status_of, gate=gate)) as found:
+        async with connected(GrpcServer(services, status_of=status_of, gate=gate)) as found:
             yield found
 
 

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from penstock.durable import continue_as_new, sleep, step, workflow
-from penstock.kernel.drive import Limits
+from penstock.kernel.drive import RunLimits
 from penstock.kernel.errors import Endless
 from penstock.testing import StuckWorkflow, run_workflow
 from penstock.testing.durable import LIMITS
@@ -82,5 +82,5 @@ def test_a_loop_that_never_waits_is_stopped_with_a_hint():
             await sleep(0)
 
     with pytest.raises(Endless, match=r"more than 2,000 times.*a workflow function without an end"):
-        run_workflow(spins, limits=Limits(max_resumes=2_000))
-    assert LIMITS.max_resumes < Limits().max_resumes
+        run_workflow(spins, limits=RunLimits(max_resumes=2_000))
+    assert LIMITS.max_resumes < RunLimits().max_resumes

@@ -43,7 +43,7 @@ class Place(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def place(postgres_server: postgres.Server) -> Generator[Place]:
+def place(postgres_server: postgres.PostgresServer) -> Generator[Place]:
     given: dict[str, Any] = {"authentication": True, "api_tokens": ",".join(lines())}
     with postgres_server.database(postgres.apply_schema) as dsn, EngineProcess(dsn, **given) as process:
         process.wait_ready()

@@ -23,7 +23,7 @@ from penstock.durable import App, step, workflow
 from penstock.durable.codec import decode, digest_of, encode, former_digest_of
 from penstock.engine.queues.journal_items import RULES_VERSION
 from penstock.kernel.errors import OtherArguments
-from penstock.kernel.record import Kind, Record
+from penstock.kernel.record import JournalKind, Record
 from penstock.store.db.connection import TrioConnection
 from penstock.store.rows.engines import require_version
 from penstock.testing import run_workflow
@@ -172,7 +172,7 @@ def replayed(digest: int, rules: int, said: list[str]) -> Memory:
     memory = Memory(notify, "{}", {}, "test", dt.datetime(2030, 1, 1, tzinfo=dt.UTC), None)
     memory.activation.kernel.warn = said.append  # pyright: ignore[reportAttributeAccessIssue] - it keeps all
     memory.activation.start()
-    memory.deliver(Record(0, Kind.DONE, "/0", "tells", "null", digest, rules=rules))
+    memory.deliver(Record(0, JournalKind.DONE, "/0", "tells", "null", digest, rules=rules))
     return memory
 
 

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from penstock.errors import NotFound
-from penstock.http import HttpServer, Server
+from penstock.http import AsgiServer, HttpServer
 from penstock.http.hypercorn_seam import HypercornServer
 from penstock.rest.app import make_app
 from penstock.rest.operations import OPERATIONS
@@ -55,7 +55,7 @@ SERVERS = pytest.mark.parametrize("server_type", [HttpServer, HypercornServer], 
 
 
 @asynccontextmanager
-async def serving(server_type: type[Server]) -> AsyncGenerator[tuple[ScriptedEngine, httpx.AsyncClient]]:
+async def serving(server_type: type[AsgiServer]) -> AsyncGenerator[tuple[ScriptedEngine, httpx.AsyncClient]]:
     engine = ScriptedEngine()
     async with (
         running(server_type(), make_app(cast(Any, engine))) as served,
@@ -78,7 +78,7 @@ SLASHED = [
 
 @pytest.mark.parametrize("name", ["eu/mail", "zz/trigger", "a/versions", "/", "//x//", "a%2Fb", "é/ü", "a b"])
 @SERVERS
-async def test_both_servers_find_what_has_a_slash_in_its_name(server_type: type[Server], name: str) -> None:
+async def test_both_servers_find_what_has_a_slash_in_its_name(server_type: type[AsgiServer], name: str) -> None:
     async with serving(server_type) as (engine, client):
         for method, path, operation in SLASHED:
             engine.on(operation, NotFound("unknown"))
@@ -88,7 +88,7 @@ async def test_both_servers_find_what_has_a_slash_in_its_name(server_type: type[
 
 @pytest.mark.parametrize("part", ["a%00b", "%E2%82", "%FF"])
 @SERVERS
-async def test_both_servers_refuse_a_path_that_is_no_text(server_type: type[Server], part: str) -> None:
+async def test_both_servers_refuse_a_path_that_is_no_text(server_type: type[AsgiServer], part: str) -> None:
     paths = {operation.path for operation in OPERATIONS if "{" in operation.path}
     assert len(paths) > 20
     async with serving(server_type) as (engine, client):

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from penstock.core.expression import Expression, ExpressionError, Limits, parse_template
+from penstock.core.expression import Expression, ExpressionError, ExpressionLimits, parse_template
 from penstock.core.graph.definition import InvalidDefinition
 from penstock.core.parsing.hints import hints
 from penstock.core.parsing.parsing import parse_definition
@@ -185,4 +185,4 @@ def test_what_a_template_gives_is_bounded_like_any_result():
     with pytest.raises(ExpressionError, match="the result is larger than 262144 bytes"):
         given.evaluate({"text": "x" * 100_000}, NOW)
     with pytest.raises(ExpressionError, match="a string of 200001 characters is over the limit of 100000"):
-        parse_template("${text} ${text}").evaluate({"text": "x" * 100_000}, NOW, Limits(text_chars=100_000))
+        parse_template("${text} ${text}").evaluate({"text": "x" * 100_000}, NOW, ExpressionLimits(text_chars=100_000))

@@ -11,7 +11,7 @@ import pytest
 from penstock.durable import App, Step, step, transaction, workflow
 from penstock.durable.transaction import STEP_TABLE
 from penstock.durable.workflow import Workflow
-from tests.postgres import Server, apply_schema
+from tests.postgres import PostgresServer, apply_schema
 from tests.shares import mostly_slow
 
 BOUND_S = 60.0
@@ -19,7 +19,7 @@ BOUND_S = 60.0
 
 @pytest.fixture(params=["journals", "another database"])
 def place(
-    request: pytest.FixtureRequest, database_dsn: str, postgres_server: Server
+    request: pytest.FixtureRequest, database_dsn: str, postgres_server: PostgresServer
 ) -> Generator[tuple[str, str | None]]:
     """Where the runs are, and where the step's transaction is; there is a table ``noted`` in it."""
     if request.param == "journals":

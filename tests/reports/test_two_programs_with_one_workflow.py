@@ -16,7 +16,7 @@ from penstock.durable import App, receive, workflow
 from penstock.durable.own_engine import open_engine
 from penstock.durable.workflow import Workflow
 from penstock.engine.runs.origins import of_shared
-from penstock.store.rows.origins import Shared
+from penstock.store.rows.origins import SharedType
 from tests.durable.programs import own_directory
 
 BOUND_S = 60.0
@@ -178,7 +178,7 @@ def test_one_program_under_two_names_is_none_to_tell_of():
     def shared(*names: str) -> list[Any]:
         from datetime import UTC, datetime
 
-        return of_shared([Shared("code:order@1", list(names), datetime(2030, 1, 1, tzinfo=UTC))])
+        return of_shared([SharedType("code:order@1", list(names), datetime(2030, 1, 1, tzinfo=UTC))])
 
     assert shared("worker.order", "shop.worker.order") == []
     assert len(shared("worker.order", "shop.worker.order", "other.order")) == 1

@@ -25,7 +25,7 @@ import pytest
 from penstock.durable import StepFailed, Unencodable, child, continue_as_new, start, step, workflow
 from penstock.durable.codec import decode, decode_kept, encode
 from penstock.durable.kept import loss
-from penstock.kernel.record import Kind, Record
+from penstock.kernel.record import JournalKind, Record
 from penstock.testing import run_workflow
 from penstock.testing.durable import Memory
 
@@ -444,7 +444,7 @@ def test_a_call_of_an_old_journal_goes_on():
         memory.activation.kernel.rules = memory.activation.kernel.newest = 0
         memory.activation.start()
         memory.activation.issue_commands()
-        memory.deliver(Record(0, Kind.DONE, "/0", "takes", "null", rules=rules))
+        memory.deliver(Record(0, JournalKind.DONE, "/0", "takes", "null", rules=rules))
         return memory
 
     old = played(0)

@@ -17,7 +17,7 @@ from penstock.cli.instances import _rows
 from penstock.cli.options import print_utc, shown_step, shown_time
 from penstock.engine.instances.instance_filter import InstanceFilter
 from penstock.engine.status import attention
-from penstock.engine.status.attention import Failed
+from penstock.engine.status.attention import FailuresOfDefinition
 from penstock.errors import BadRequest, NotFound
 from penstock.store.rows.activity import KnownEngine, WorkerNote, read_workers, write_workers
 from penstock.testing.definitions import linear
@@ -86,11 +86,11 @@ def test_rows_of_an_instance_have_items_progress_and_no_empty_names() -> None:
 
 def test_what_concerns_all_work_stands_above_single_failures() -> None:
     gone = KnownEngine(7, "polling", "host, 1", 21, -300.0, None)
-    failures = attention.of_failures([Failed("loan", 1, 60, "no paper", AT)], exact=True)
+    failures = attention.of_failures([FailuresOfDefinition("loan", 1, 60, "no paper", AT)], exact=True)
     found = [*failures, *attention.of_engines([gone], AT), *attention.of_this_engine(["kafka"], 0.0)]
     assert [one.kind for one in attention.sorted_by_reach(found)] == ["degraded", "engine-gone", "failures"]
     assert len({one.key for one in found}) == 3
-    same = attention.of_failures([Failed("loan", 1, 61, "no paper", AT)], exact=True)
+    same = attention.of_failures([FailuresOfDefinition("loan", 1, 61, "no paper", AT)], exact=True)
     assert same[0].key == failures[0].key
 
 

@@ -38,7 +38,9 @@ def rest(engine: ScriptedEngine) -> Rest:
         pytest.param("hypercorn", marks=pytest.mark.slow(reason="the same requests through the other server")),
     ],
 )
-def engine_process(postgres_server: postgres.Server, request: pytest.FixtureRequest) -> Generator[EngineProcess]:
+def engine_process(
+    postgres_server: postgres.PostgresServer, request: pytest.FixtureRequest
+) -> Generator[EngineProcess]:
     """One for a module: tests keep apart by the names of their definitions and job types."""
     with (
         postgres_server.database(postgres.apply_schema) as dsn,

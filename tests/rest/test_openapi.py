@@ -13,7 +13,7 @@ from penstock.core.expression import ExpressionError, parse
 from penstock.core.parsing.draft import FIELDS_BY_TYPE, REQUIRED_BY_TYPE
 from penstock.rest.definition_schema import DEFINITION, STEP
 from penstock.rest.openapi import openapi_document
-from penstock.rest.operation import Operation, Schema
+from penstock.rest.operation import RestOperation, Schema
 from penstock.rest.operations import OPERATIONS
 from tests.access.people import make_gate
 from tests.rest.scripted import Rest, ScriptedEngine
@@ -44,7 +44,7 @@ def requests_by_path(rest: Rest, method: str) -> Counter[str]:
 
 
 @pytest.mark.parametrize("row", OPERATIONS, ids=lambda row: row.id)
-async def test_every_row_is_a_route_with_its_document(row: Operation, applications: dict[bool, Rest]) -> None:
+async def test_every_row_is_a_route_with_its_document(row: RestOperation, applications: dict[bool, Rest]) -> None:
     rest = applications[row.handler_class == "SessionRoutes"]
     before = requests_by_path(rest, row.method)
     path = re.sub(r"\{\w+\}", "1", row.path)

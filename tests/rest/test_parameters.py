@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.rest.operation import Operation
+from penstock.rest.operation import RestOperation
 from penstock.rest.operations import OPERATIONS
 from tests.rest.scripted import Rest, ScriptedEngine
 
@@ -48,20 +48,20 @@ IGNORED = {"finishSignIn": {"session_state", "error", "error_description", "erro
 
 
 @pytest.mark.parametrize("row", OPERATIONS, ids=lambda row: row.id)
-def test_a_handler_reads_only_its_rows_parameters(row: Operation) -> None:
+def test_a_handler_reads_only_its_rows_parameters(row: RestOperation) -> None:
     assert names_read(row.handler) == row.query_names - IGNORED.get(row.id, set())
 
 
 async def test_a_handler_that_reads_what_its_row_lacks_fails(
     rest: Rest, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(Operation, "query_names", frozenset({"keyword", "page", "pageSize", "limit"}))
+    monkeypatch.setattr(RestOperation, "query_names", frozenset({"keyword", "page", "pageSize", "limit"}))
     assert (await rest.get("/v1/definitions")).status == 500
     assert "listDefinitions reads cursor, which its row" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize("row", ADDITIONS, ids=lambda row: row.id)
-async def test_an_addition_refuses_a_parameter_that_it_does_not_have(row: Operation) -> None:
+async def test_an_addition_refuses_a_parameter_that_it_does_not_have(row: RestOperation) -> None:
     engine = ScriptedEngine()
     path = re.sub(r"\{\w+\}", "1", row.path)
     answer = await Rest(engine).send(row.method, f"{path}?statsu=FAILED", b"{}")

@@ -18,10 +18,10 @@ import pytest
 import trio
 import trio.testing
 
-from penstock.rpc.counts import Statistics
-from penstock.rpc.limits import Limits
+from penstock.rpc.counts import RpcStatistics
+from penstock.rpc.limits import RpcLimits
 from penstock.rpc.problems import status_of
-from penstock.rpc.server import Server
+from penstock.rpc.server import GrpcServer
 from tests.rpc.go_client import build
 from tests.rpc.raw import RawClient, client_on
 from tests.rpc.services import Engine
@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[2]
 class Running:
     """A server that serves."""
 
-    server: Server
+    server: GrpcServer
     engine: Engine
     nursery: trio.Nursery
     port: int = 0
@@ -55,7 +55,7 @@ class Running:
         async with client_on(ours, **options) as client:
             yield client
 
-    async def until(self, holds: Callable[[Statistics], bool]) -> None:
+    async def until(self, holds: Callable[[RpcStatistics], bool]) -> None:
         """Wait for a state of the server."""
 
         async def held() -> bool:
@@ -72,13 +72,13 @@ class Running:
 
 @contextlib.asynccontextmanager
 async def running(
-    limits: Limits | None = None, *, ssl_context: ssl.SSLContext | None = None, more: list[Any] | None = None
+    limits: RpcLimits | None = None, *, ssl_context: ssl.SSLContext | None = None, more: list[Any] | None = None
 ) -> AsyncGenerator[Running, None]:
     """A server on a port of its own and for memory streams. It is cut at the end, and must be without calls then."""
     engine = Engine()
     calls: list[tuple[str, str, float]] = []
     tls: Any = None if ssl_context is None else SimpleNamespace(context=ssl_context)
-    server = Server(
+    server = GrpcServer(
         [*(more or []), engine], limits=limits, tls=tls, status_of=status_of,
         on_call=lambda *call: calls.append(call),
     )  # fmt: skip
@@ -171,5 +171,5 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 async def run_small() -> AsyncIterator[Running]:
     """A server with windows of 64 KiB."""
     with trio.fail_after(30):
-        async with running(Limits(stream_window_bytes=65_535, connection_window_bytes=131_072)) as server:
+        async with running(RpcLimits(stream_window_bytes=65_535, connection_window_bytes=131_072)) as server:
             yield server

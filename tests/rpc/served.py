@@ -16,14 +16,14 @@ from penstock.access.gate import Gate
 from penstock.engine.engine import Engine
 from penstock.rpc.batch_service import Batches
 from penstock.rpc.flow_service import Flow
-from penstock.rpc.limits import Limits
+from penstock.rpc.limits import RpcLimits
 from penstock.rpc.problems import status_of
 from penstock.rpc.repair_service import Repair
-from penstock.rpc.runs_service import Runs
+from penstock.rpc.runs_service import RunService
 from penstock.rpc.schedule_service import Schedules
-from penstock.rpc.server import Server
+from penstock.rpc.server import GrpcServer
 from penstock.rpc.service import WorkflowEngine
-from penstock.rpc.worker_service import Worker
+from penstock.rpc.worker_service import WorkerService
 from penstock.wire import penstock_v1 as w
 from penstock.wire import workflow_v1 as m
 from penstock.wire.codec import decode_message, encode_message, package_at
@@ -45,7 +45,7 @@ class CallFailed(Exception):
 class Served:
     """A server on an engine. ``client`` is one connection that the block made; `connect` makes more."""
 
-    def __init__(self, server: Server, engine: Engine, port: int) -> None:
+    def __init__(self, server: GrpcServer, engine: Engine, port: int) -> None:
         self.server = server
         self.engine = engine
         self.port = port
@@ -144,19 +144,19 @@ class Work:
 
 @contextlib.asynccontextmanager
 async def served(
-    engine: Engine, limits: Limits | None = None, gate: Gate | None = None
+    engine: Engine, limits: RpcLimits | None = None, gate: Gate | None = None
 ) -> AsyncGenerator[Served, None]:
     """Serve for the block; nothing may be left of the calls afterwards."""
     services = (
         WorkflowEngine(engine),
-        Worker(engine),
+        WorkerService(engine),
         Schedules(engine),
         Batches(engine),
         Flow(engine),
         Repair(engine),
-        Runs(engine),
+        RunService(engine),
     )
-    server = Server(services, status_of=status_of, limits=limits or Limits(), gate=gate)
+    server = GrpcServer(services, status_of=status_of, limits=limits or RpcLimits(), gate=gate)
     sock = socket.create_server(("127.0.0.1", 0))
     async with trio.open_nursery() as nursery:
         await nursery.start(server.serve, [sock])

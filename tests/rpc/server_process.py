@@ -18,7 +18,7 @@ from penstock.rpc.health import Health
 from penstock.rpc.methods import service_names
 from penstock.rpc.problems import status_of
 from penstock.rpc.reflection import Reflection
-from penstock.rpc.server import Server
+from penstock.rpc.server import GrpcServer
 from tests.rpc.services import Engine
 
 
@@ -32,7 +32,7 @@ async def main() -> None:
         if server.statistics().counts.calls == 300:
             print(json.dumps("busy"), flush=True)
 
-    server = Server(services, status_of=status_of, on_call=on_call)
+    server = GrpcServer(services, status_of=status_of, on_call=on_call)
     sock = socket.create_server(("127.0.0.1", 0))
     with trio.open_signal_receiver(signal.SIGTERM) as signals:
         async with trio.open_nursery() as nursery:

@@ -27,7 +27,7 @@ from h2.errors import ErrorCodes
 from h2.exceptions import H2Error
 from hyperframe.frame import GoAwayFrame
 
-from penstock.rpc.limits import Limits
+from penstock.rpc.limits import RpcLimits
 from penstock.testing.invariants import assert_invariants
 from penstock.wire import penstock_v1 as w
 from penstock.wire import workflow_v1 as m
@@ -259,7 +259,7 @@ class StressRun:
             return connection.calls, connection._windows, window_bytes
 
         async def given_back() -> bool:  # bytes of torn calls, too
-            return left() == ({}, {}, Limits().connection_window_bytes)
+            return left() == ({}, {}, RpcLimits().connection_window_bytes)
 
         await wait_until(given_back, lambda: str(left()))
         others = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"

@@ -13,14 +13,14 @@ import pytest
 import trio
 
 from penstock.loop.poller import EVENTS_PER_POLL, HAVE_EPOLL
-from penstock.rpc.limits import Limits
-from penstock.rpc.transport import Connection
+from penstock.rpc.limits import RpcLimits
+from penstock.rpc.transport import RpcConnection
 from tests.rpc.conftest import Running, running
 from tests.rpc.services import COMPLETE
 from tests.waiting import wait_until
 
 CROWD = 400
-LIMITS = Limits(linger_s=0.1, handshake_s=0.3, keepalive_tick_s=0.1)
+LIMITS = RpcLimits(linger_s=0.1, handshake_s=0.3, keepalive_tick_s=0.1)
 
 
 async def leaves(run: Running) -> None:
@@ -47,13 +47,13 @@ async def test_an_ended_connection_is_no_garbage(
 ) -> None:
     """Thousands that end together would else be freed by one collection, in one turn of the loop."""
     made: list[weakref.ref[Any]] = []
-    begin = Connection.__init__
+    begin = RpcConnection.__init__
 
-    def remember(self: Connection, *args: Any) -> None:
+    def remember(self: RpcConnection, *args: Any) -> None:
         begin(self, *args)
         made.extend((weakref.ref(self), weakref.ref(self.h2)))
 
-    monkeypatch.setattr(Connection, "__init__", remember)
+    monkeypatch.setattr(RpcConnection, "__init__", remember)
     gc.disable()
     try:
         async with running(LIMITS) as run:

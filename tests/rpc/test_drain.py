@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from penstock.rpc.limits import Limits
+from penstock.rpc.limits import RpcLimits
 from penstock.wire import penstock_v1 as w
 from penstock.wire import workflow_v1 as m
 from penstock.wire.codec import encode_message
@@ -130,7 +130,7 @@ async def test_a_handler_that_ignores_cancellation_is_cut_off(
         def __mapping__(self) -> dict[str, Handler]:
             return {"/t.T/Stubborn": Handler(stubborn, Cardinality.UNARY_UNARY, Completion, m.CompleteJobResponse)}
 
-    async with running(Limits(abort_s=2.0), more=[Stubborn()]) as run, run.memory_client() as client:
+    async with running(RpcLimits(abort_s=2.0), more=[Stubborn()]) as run, run.memory_client() as client:
         stream_id = await client.open("/t.T/Stubborn", end=True)
         await trio.testing.wait_all_tasks_blocked()
         began = trio.current_time()
@@ -143,7 +143,7 @@ async def test_a_handler_that_ignores_cancellation_is_cut_off(
 async def test_a_client_silent_on_ping_delays_the_drain_briefly(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    async with running(Limits(drain_ping_s=1.0, linger_s=0.5)) as run:
+    async with running(RpcLimits(drain_ping_s=1.0, linger_s=0.5)) as run:
         ours, theirs = trio.testing.memory_stream_pair()
         run.nursery.start_soon(run.server.serve_stream, theirs, "mute")
         await ours.send_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0")
@@ -223,10 +223,10 @@ async def test_calls_under_load_are_never_broken_by_a_drain() -> None:
 
 
 async def test_the_sockets_given_are_closed_by_the_end() -> None:
-    from penstock.rpc.server import Server
+    from penstock.rpc.server import GrpcServer
 
     sock = socket.create_server(("127.0.0.1", 0))
-    server = Server([])
+    server = GrpcServer([])
     async with trio.open_nursery() as nursery:
         await nursery.start(server.serve, [sock])
         await server.drain(1.0)

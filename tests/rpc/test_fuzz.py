@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 
 from penstock.rpc.batch_service import Batches
 from penstock.rpc.repair_service import Repair
-from penstock.rpc.runs_service import Runs
+from penstock.rpc.runs_service import RunService
 from penstock.rpc.schedule_service import Schedules
 from penstock.rpc.service import WorkflowEngine
-from penstock.rpc.worker_service import Worker
+from penstock.rpc.worker_service import WorkerService
 from penstock.testing.definitions import linear
 from penstock.wire import batches_v1 as b
 from penstock.wire import penstock_v1 as w
@@ -170,11 +170,11 @@ async def test_any_bytes_to_any_method_are_answered_and_harm_nothing(
         engine = driver.engine
         services = (
             WorkflowEngine(engine),
-            Worker(engine),
+            WorkerService(engine),
             Schedules(engine),
             Batches(engine),
             Repair(engine),
-            Runs(engine),
+            RunService(engine),
         )
         assert set(target.samples) == {path for service in services for path in service.__mapping__()}
 

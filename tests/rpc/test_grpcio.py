@@ -15,7 +15,7 @@ import pytest
 import trio
 from google.protobuf.json_format import MessageToDict
 
-from penstock.rpc.limits import Limits
+from penstock.rpc.limits import RpcLimits
 from tests.rpc.conftest import Google, Running, running
 from tests.rpc.test_tls import server_context
 
@@ -146,7 +146,7 @@ async def test_a_client_that_pings_often_is_not_sent_away(google: Google, run: R
 async def test_calls_of_many_threads_survive_drains_or_get_unavailable(google: Google) -> None:
     """A client sees OK, or UNAVAILABLE for a connection that could not be made any more; never anything else."""
     with trio.fail_after(60):
-        async with running(Limits(linger_s=2.0)) as run:
+        async with running(RpcLimits(linger_s=2.0)) as run:
             outcomes: list[tuple[grpc.StatusCode, str]] = []
             stop = threading.Event()
 

@@ -10,7 +10,7 @@ import trio
 from h2.errors import ErrorCodes
 
 from penstock.rpc.headers import flaw_of
-from penstock.rpc.limits import Limits
+from penstock.rpc.limits import RpcLimits
 from penstock.wire import workflow_v1 as m
 from penstock.wire.codec import encode_message
 from penstock.wire.model import Completion
@@ -144,7 +144,7 @@ async def test_a_flood_of_frames_is_told_to_calm_down(run: Running, what: str) -
 
 async def test_a_message_byte_by_byte_is_told_to_calm_down() -> None:
     with trio.fail_after(30):
-        async with running(Limits(small_frames=200)) as run, run.client() as client:
+        async with running(RpcLimits(small_frames=200)) as run, run.client() as client:
             stream_id = await client.open(COMPLETE)
             for byte in framed(b"\0" * 300):
                 client.h2.send_data(stream_id, bytes([byte]))
@@ -157,7 +157,7 @@ async def test_a_message_byte_by_byte_is_told_to_calm_down() -> None:
 async def test_small_messages_and_window_updates_for_answers_are_welcome() -> None:
     """A stream of small messages; and answers through the smallest windows, opened again for each frame."""
     with trio.fail_after(30):
-        limits = Limits(small_frames=10, small_frames_per_s=0.1, window_updates=50, window_updates_per_s=0.1)
+        limits = RpcLimits(small_frames=10, small_frames_per_s=0.1, window_updates=50, window_updates_per_s=0.1)
         async with running(limits) as run, run.client() as client:
             stream_id = await client.open(WORK)
             for _ in range(100):

@@ -13,7 +13,7 @@ import trio.testing
 from h2.exceptions import H2Error
 from h2.settings import SettingCodes
 
-from penstock.rpc.limits import Limits
+from penstock.rpc.limits import RpcLimits
 from penstock.wire import workflow_v1 as m
 from penstock.wire.codec import encode_message
 from penstock.wire.model import Completion, StartRequest
@@ -90,7 +90,7 @@ async def test_wrong_framing_is_refused_before_it_is_read_on(run: Running, data:
 
 async def test_the_largest_message_is_taken_and_no_larger() -> None:
     with trio.fail_after(30):
-        async with running(Limits(message_bytes=10_000)) as run, run.client() as client:
+        async with running(RpcLimits(message_bytes=10_000)) as run, run.client() as client:
             largest = b"\x0a" + b"\x8d\x4e" + b"x" * 9_997
             assert len(largest) == 10_000
             assert (await client.call(COMPLETE, largest)).status == 0
@@ -231,7 +231,7 @@ async def test_rapid_resets_are_told_to_calm_down(run: Running) -> None:
 
 async def test_a_stream_too_many_is_refused_alone() -> None:
     with trio.fail_after(30):
-        async with running(Limits(streams_per_connection=5)) as run, run.client() as client:
+        async with running(RpcLimits(streams_per_connection=5)) as run, run.client() as client:
             held = []
             for _ in range(5):
                 stream_id = await client.open(COMPLETE)
@@ -249,7 +249,7 @@ async def test_a_stream_too_many_is_refused_alone() -> None:
 
 async def test_a_connection_too_many_waits_until_one_leaves() -> None:
     with trio.fail_after(30):
-        async with running(Limits(connections=2)) as run, run.client() as one:
+        async with running(RpcLimits(connections=2)) as run, run.client() as one:
             assert (await one.call(COMPLETE)).status == 0
             async with run.client() as two:
                 assert (await two.call(COMPLETE)).status == 0
@@ -264,7 +264,7 @@ async def test_a_connection_too_many_waits_until_one_leaves() -> None:
 
 async def test_the_longest_idle_connection_without_a_call_makes_room() -> None:
     with trio.fail_after(30):
-        limits = Limits(connections=2, evict_after_idle_s=0.2, drain_ping_s=0.1)
+        limits = RpcLimits(connections=2, evict_after_idle_s=0.2, drain_ping_s=0.1)
         async with running(limits) as run, run.client() as busy, run.client() as idle:
             stream_id = await busy.open(COMPLETE)
             await busy.send(stream_id, framed(encode_message(Completion("wait"), m.PACKAGE)), end=True)
@@ -282,7 +282,7 @@ async def test_the_longest_idle_connection_without_a_call_makes_room() -> None:
 
 
 async def test_a_body_that_never_comes_is_given_up(autojump_clock: trio.testing.MockClock) -> None:
-    async with running(Limits(request_s=5.0)) as run, run.memory_client() as client:
+    async with running(RpcLimits(request_s=5.0)) as run, run.memory_client() as client:
         stream_id = await client.open(COMPLETE)
         await client.send(stream_id, b"\0\0\0")
         began = trio.current_time()
@@ -291,7 +291,7 @@ async def test_a_body_that_never_comes_is_given_up(autojump_clock: trio.testing.
 
 
 async def test_a_client_that_says_nothing_is_cut_off(autojump_clock: trio.testing.MockClock) -> None:
-    async with running(Limits(handshake_s=7.0)) as run:
+    async with running(RpcLimits(handshake_s=7.0)) as run:
         ours, theirs = trio.testing.memory_stream_pair()
         began = trio.current_time()
         run.nursery.start_soon(run.server.serve_stream, theirs, "silent")

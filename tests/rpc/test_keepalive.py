@@ -5,11 +5,11 @@ from __future__ import annotations
 import trio
 import trio.testing
 
-from penstock.rpc.limits import Limits
+from penstock.rpc.limits import RpcLimits
 from tests.rpc.conftest import running
 from tests.rpc.services import COMPLETE
 
-LIMITS = Limits(keepalive_idle_s=60.0, keepalive_timeout_s=20.0)
+LIMITS = RpcLimits(keepalive_idle_s=60.0, keepalive_timeout_s=20.0)
 
 
 async def test_an_idle_client_that_answers_pings_stays(autojump_clock: trio.testing.MockClock) -> None:
@@ -42,7 +42,7 @@ async def test_a_client_that_does_not_answer_the_ping_is_dropped(autojump_clock:
 
 async def test_a_client_that_takes_nothing_from_the_socket_is_dropped(autojump_clock: trio.testing.MockClock) -> None:
     """It sends on, but what it should read fills the buffer: the server stops reading, so it counts as silent."""
-    async with running(Limits(keepalive_idle_s=60.0, send_buffer_bytes=1_000, control_frames=100_000)) as run:
+    async with running(RpcLimits(keepalive_idle_s=60.0, send_buffer_bytes=1_000, control_frames=100_000)) as run:
         ours, theirs = trio.testing.lockstep_stream_pair()
         run.nursery.start_soon(run.server.serve_stream, theirs, "greedy")
         ping = b"\0\0\x08\6\0\0\0\0\0" + b"12345678"

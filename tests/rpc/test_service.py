@@ -24,10 +24,10 @@ from penstock.rpc.batch_service import Batches
 from penstock.rpc.definitions import LIST_MAX_BYTES
 from penstock.rpc.flow_service import Flow
 from penstock.rpc.repair_service import Repair
-from penstock.rpc.runs_service import Runs
+from penstock.rpc.runs_service import RunService
 from penstock.rpc.schedule_service import Schedules
 from penstock.rpc.service import WorkflowEngine
-from penstock.rpc.worker_service import Worker
+from penstock.rpc.worker_service import WorkerService
 from penstock.settings import DispatchMode
 from penstock.store.db import database
 from penstock.testing.definitions import definition, end, fork, linear, service, step, timer
@@ -100,12 +100,12 @@ def test_every_method_of_the_proto_files_is_served() -> None:
     engine: Any = _Nothing()
     services = (
         WorkflowEngine(engine),
-        Worker(engine),
+        WorkerService(engine),
         Schedules(engine),
         Batches(engine),
         Flow(engine),
         Repair(engine),
-        Runs(engine),
+        RunService(engine),
     )
     assert expected == {path for service in services for path in service.__mapping__()}
     assert len([path for path in expected if path.startswith(WORKFLOW)]) == 13
@@ -503,7 +503,7 @@ async def test_an_over_deep_struct_is_invalid_and_harmless(driver: Driver, grpc:
     [b"\xff", b"\x0a\xff\xff\xff\xff\x0f", b"\x0a\x05ab", b"\x0a\x02\xff\xfe", b"\x0b" * 500, b"\x0a\x80" * 50],
 )
 async def test_no_bytes_at_any_method_do_more_than_fail(grpc: Served, body: bytes) -> None:
-    for path in {**WorkflowEngine(grpc.engine).__mapping__(), **Worker(grpc.engine).__mapping__()}:
+    for path in {**WorkflowEngine(grpc.engine).__mapping__(), **WorkerService(grpc.engine).__mapping__()}:
         with pytest.raises(CallFailed) as failed:
             await grpc.bytes(path, body, m.CompleteJobResponse)
         assert failed.value.status is Status.INVALID_ARGUMENT, path

@@ -6,7 +6,7 @@ import trio
 import trio.testing
 
 from penstock.rpc.call import ServerCall
-from penstock.rpc.limits import Limits
+from penstock.rpc.limits import RpcLimits
 from penstock.wire import penstock_v1 as w
 from penstock.wire import workflow_v1 as m
 from penstock.wire.codec import decode_message, encode_message
@@ -88,7 +88,7 @@ async def test_a_client_that_does_not_read_makes_the_handler_wait() -> None:
 
 async def test_a_client_that_never_reads_is_told_resource_exhausted(autojump_clock: trio.testing.MockClock) -> None:
     async with (
-        running(Limits(stalled_send_s=30.0, keepalive_idle_s=1e6)) as run,
+        running(RpcLimits(stalled_send_s=30.0, keepalive_idle_s=1e6)) as run,
         run.memory_client(reads=False) as client,
     ):
         began = trio.current_time()
@@ -159,7 +159,7 @@ async def test_the_connection_window_is_given_back_by_all_calls(run_small: Runni
 
 
 async def test_all_servers_bytes_together_are_bounded() -> None:
-    limits = Limits(held_request_bytes=100_000)
+    limits = RpcLimits(held_request_bytes=100_000)
     with trio.fail_after(30):
         async with running(limits) as run, run.client() as client:
             held = []

@@ -23,9 +23,9 @@ from penstock.loop.poller import HAVE_EPOLL, PolledStream
 from penstock.loop.taskless import need_task
 from penstock.rpc import taskless as module
 from penstock.rpc.call import ServerCall
-from penstock.rpc.limits import Limits
+from penstock.rpc.limits import RpcLimits
 from penstock.rpc.methods import taskless, unary
-from penstock.rpc.transport import Connection
+from penstock.rpc.transport import RpcConnection
 from penstock.wire import workflow_v1 as m
 from penstock.wire.codec import encode_message
 from penstock.wire.model import Completion
@@ -83,7 +83,7 @@ class Batches:
 
 
 @contextlib.asynccontextmanager
-async def batches(limits: Limits | None = None) -> AsyncGenerator[tuple[Running, Batches], None]:
+async def batches(limits: RpcLimits | None = None) -> AsyncGenerator[tuple[Running, Batches], None]:
     service = Batches()
     async with running(limits, more=[service]) as run:
         yield run, service
@@ -250,7 +250,7 @@ async def test_a_cancelled_server_ends_its_calls() -> None:
 
 
 async def test_a_deadline_is_kept_to_the_moment(autojump_clock: trio.testing.MockClock) -> None:
-    async with batches(Limits(request_s=3.0)) as (run, service), run.memory_client() as client:
+    async with batches(RpcLimits(request_s=3.0)) as (run, service), run.memory_client() as client:
         began = trio.current_time()
         late, soon = await opened(client, timeout="2S"), await opened(client, timeout="500m")
         silent, hasty = await client.open(PATH), await client.open(PATH, grpc_timeout="1S")
@@ -284,16 +284,16 @@ async def test_what_needs_a_task_goes_on_in_its_own_context(autojump_clock: trio
 
 async def test_a_window_opened_before_a_task_begins_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its answer fits no window, so the call asks for a task; the client opens the window before that one runs."""
-    start_task = Connection.start_task
+    start_task = RpcConnection.start_task
 
-    def start_and_open(self: Connection, run: Any, *args: Any) -> None:
+    def start_and_open(self: RpcConnection, run: Any, *args: Any) -> None:
         start_task(self, run, *args)
         client.h2.increment_flow_control_window(100, stream_id)
         self._take(client.h2.data_to_send())
 
-    monkeypatch.setattr(Connection, "start_task", start_and_open)
+    monkeypatch.setattr(RpcConnection, "start_task", start_and_open)
     with trio.fail_after(30):
-        async with batches(Limits(stalled_send_s=1.0)) as (run, service), run.client(window=0) as client:
+        async with batches(RpcLimits(stalled_send_s=1.0)) as (run, service), run.client(window=0) as client:
             stream_id = await opened(client)
             await waiting(run, service, 1)
             service.answer()

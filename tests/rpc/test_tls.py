@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from penstock.rpc.limits import Limits
+from penstock.rpc.limits import RpcLimits
 from tests.rpc.conftest import running
 from tests.rpc.raw import client_on
 from tests.rpc.services import COMPLETE
@@ -71,7 +71,7 @@ async def test_what_is_no_tls_is_closed(certificate: Certificate) -> None:
 
 async def test_a_handshake_that_never_ends_is_given_up(certificate: Certificate) -> None:
     with trio.fail_after(20):
-        async with running(Limits(handshake_s=0.2), ssl_context=server_context(certificate)) as run:
+        async with running(RpcLimits(handshake_s=0.2), ssl_context=server_context(certificate)) as run:
             plain = await trio.open_tcp_stream("127.0.0.1", run.port)
             assert await plain.receive_some(1) == b""
             await plain.aclose()

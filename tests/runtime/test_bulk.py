@@ -35,7 +35,7 @@ def fail_all(engine: EngineProcess) -> None:
         left -= len(jobs)
 
 
-def test_each_is_retried_once_when_engines_are_killed(postgres_server: postgres.Server) -> None:
+def test_each_is_retried_once_when_engines_are_killed(postgres_server: postgres.PostgresServer) -> None:
     with postgres_server.database(postgres.apply_schema) as dsn:
         with EngineProcess(dsn) as first:
             fail_all(first.wait_ready())

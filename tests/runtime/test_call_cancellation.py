@@ -15,9 +15,9 @@ import trio
 
 from penstock.client import Client, Completion, Job, JobRef, StartRequest
 from penstock.client.operation import WaitLostJobs
-from penstock.http import HttpServer, Limits, listen
+from penstock.http import HttpLimits, HttpServer, listen
 from penstock.rest.app import make_app
-from penstock.testing.cancellation import Attempt, Holdings, Operation, cancel_everywhere
+from penstock.testing.cancellation import CancelledAttempt, Holdings, Operation, cancel_everywhere
 from penstock.testing.definitions import definition, end, linear, step
 from penstock.testing.invariants import assert_invariants
 from penstock.worker import Worker
@@ -57,7 +57,7 @@ class Served:
 @pytest.fixture
 async def served(start_local: StartLocal, nursery: trio.Nursery) -> AsyncGenerator[Served]:
     engine = await start_local()
-    server = HttpServer(Limits())
+    server = HttpServer(HttpLimits())
     sockets = listen("127.0.0.1", 0)
     await nursery.start(server.serve, make_app(engine.engine), sockets)
     for about in (linear(1), ASK, WAIT):
@@ -182,7 +182,7 @@ async def test_a_call_cancelled_at_every_point(served: Served, name: str) -> Non
         async with Client(served.url) as client:
             return await calling(client)
 
-    async def after(attempt: Attempt[Any]) -> None:
+    async def after(attempt: CancelledAttempt[Any]) -> None:
         assert len(engine.engine.polls.waiters) == 0 or attempt.cancelled
         if name not in ("cancel", "user_task", "fail"):  # a second one is refused
             with trio.fail_after(60):
@@ -203,7 +203,7 @@ async def test_a_worker_cancelled_while_it_starts_and_stops_leaves_nothing(serve
         async with worker:
             pass
 
-    async def after(attempt: Attempt[None]) -> None:
+    async def after(attempt: CancelledAttempt[None]) -> None:
         await quiet_but_for_services(served.engine)
 
     points = await cancel_everywhere(prepare, after, own_task_only=True, may_grow=POOL)
@@ -243,7 +243,7 @@ async def test_a_worker_cancelled_at_many_points_loses_no_job(served: Served) ->
                 await engine.complete(job, {"y": 2})
         return await engine.status(started[-1]) == "COMPLETED"
 
-    async def after(attempt: Attempt[None]) -> None:
+    async def after(attempt: CancelledAttempt[None]) -> None:
         await quiet_but_for_services(engine)
         await wait_until(done)
         assert engine.rows("SELECT count(*) FROM token") == [(0,)]

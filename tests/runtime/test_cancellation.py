@@ -20,7 +20,7 @@ from penstock.store.db.connection import TrioConnection
 from penstock.store.db.database import Database
 from penstock.store.db.schema import SCHEMA_VERSION, ensure_schema
 from penstock.store.rows import engines as engine_store
-from penstock.testing.cancellation import Attempt, Holdings, Operation, cancel_everywhere
+from penstock.testing.cancellation import CancelledAttempt, Holdings, Operation, cancel_everywhere
 from penstock.testing.definitions import definition, end, linear, step
 from penstock.wire.model import Job
 from tests import postgres
@@ -53,7 +53,7 @@ class Case(NamedTuple):
     """``prepare`` makes each run's operation; ``after`` looks at what became of it and finishes the work."""
 
     prepare: Callable[[], Awaitable[Operation[Any]]]
-    after: Callable[[Attempt[Any]], Awaitable[None]]
+    after: Callable[[CancelledAttempt[Any]], Awaitable[None]]
 
 
 async def quiet(engine: LocalEngine) -> None:
@@ -79,7 +79,7 @@ def timers(engine: LocalEngine) -> Case:
         engine.clock.advance(3_601)
         return engine.engine.timers.fire_once
 
-    async def after(attempt: Attempt[int]) -> None:
+    async def after(attempt: CancelledAttempt[int]) -> None:
         await quiet(engine)
         assert await engine.status(started[-1]) in ("WAITING", "COMPLETED")
         await engine.engine.timers.fire_once()
@@ -101,7 +101,7 @@ def rest_of_signals(engine: LocalEngine) -> Case:
         assert engine.rows("SELECT count(*) FROM timer WHERE index = -3") == [(1,)]
         return engine.engine.timers.fire_once
 
-    async def after(attempt: Attempt[int]) -> None:
+    async def after(attempt: CancelledAttempt[int]) -> None:
         await quiet(engine)
         for _ in range(SIGNALS):
             await engine.engine.timers.fire_once()
@@ -128,7 +128,7 @@ def sweeper(engine: LocalEngine) -> Case:
         jobs.append(await leased(engine))
         return partial(engine.sweeper.run_once, trio.current_time() + FAR_S)
 
-    async def after(attempt: Attempt[int]) -> None:
+    async def after(attempt: CancelledAttempt[int]) -> None:
         await quiet(engine)
         await engine.sweeper.run_once(trio.current_time() + 2 * FAR_S)
         again = await engine.one("work", wait=0)
@@ -146,7 +146,7 @@ def dead_letter(engine: LocalEngine) -> Case:
         jobs.append(await leased(engine))
         return partial(engine.sweeper.run_once, trio.current_time() + FAR_S)
 
-    async def after(attempt: Attempt[int]) -> None:
+    async def after(attempt: CancelledAttempt[int]) -> None:
         await quiet(engine)
         await engine.sweeper.scan_once()
         await engine.sweeper.run_once(trio.current_time() + 2 * FAR_S)
@@ -167,7 +167,7 @@ def scan(engine: LocalEngine) -> Case:
         jobs.append(job)
         return engine.sweeper.scan_once
 
-    async def after(attempt: Attempt[int]) -> None:
+    async def after(attempt: CancelledAttempt[int]) -> None:
         await quiet(engine)
         await engine.sweeper.scan_once()
         await engine.sweeper.run_once(trio.current_time() + FAR_S)
@@ -186,7 +186,7 @@ def upload(engine: LocalEngine) -> Case:
         bodies.append(linear(1, definition_id=f"line-{next(numbers)}"))
         return partial(engine.upload, bodies[-1])
 
-    async def after(attempt: Attempt[Any]) -> None:
+    async def after(attempt: CancelledAttempt[Any]) -> None:
         await quiet(engine)
         versions = "SELECT version FROM definition WHERE id = %s"
         before = engine.rows(versions, bodies[-1]["id"])
@@ -207,7 +207,7 @@ def housekeeping(engine: LocalEngine) -> Case:
         engine.clock.advance(3_600 * 25)
         return chores.run_once
 
-    async def after(attempt: Attempt[int]) -> None:
+    async def after(attempt: CancelledAttempt[int]) -> None:
         await quiet(engine)
         await chores.run_once()
         assert engine.rows("SELECT count(*) FROM idempotency") == [(0,)]
@@ -219,7 +219,7 @@ def look(engine: LocalEngine) -> Case:
     async def prepare() -> Operation[None]:
         return engine.membership.look
 
-    async def after(attempt: Attempt[None]) -> None:
+    async def after(attempt: CancelledAttempt[None]) -> None:
         await quiet(engine)
         with trio.move_on_after(0.1):
             await engine.membership.look()
@@ -235,7 +235,7 @@ def join(engine: LocalEngine) -> Case:
         members.append(Membership(engine.database, "polling"))
         return members[-1].join
 
-    async def after(attempt: Attempt[int]) -> None:
+    async def after(attempt: CancelledAttempt[int]) -> None:
         await quiet(engine)
         taken = engine.rows("SELECT number FROM engine WHERE holder = %s", members[-1].holder)
         assert len(taken) == 1 or (attempt.cancelled and not taken)
@@ -257,7 +257,7 @@ def listen(engine: LocalEngine) -> Case:
 
         return some_time
 
-    async def after(attempt: Attempt[None]) -> None:
+    async def after(attempt: CancelledAttempt[None]) -> None:
         await quiet(engine)  # no session of it is left, nor its lock
 
     return Case(prepare, after)
@@ -269,7 +269,7 @@ def send(engine: LocalEngine) -> Case:
         engine.engine.events.queued("work")
         return engine.membership.send
 
-    async def after(attempt: Attempt[None]) -> None:
+    async def after(attempt: CancelledAttempt[None]) -> None:
         await quiet(engine)
         engine.engine.events.queued("work")
         await engine.membership.send()
@@ -291,7 +291,7 @@ def reading(call: Callable[[LocalEngine, str], Awaitable[object]]) -> Callable[[
                 expected.append(await call(engine, started[0]))
             return partial(call, engine, started[0])
 
-        async def after(attempt: Attempt[object]) -> None:
+        async def after(attempt: CancelledAttempt[object]) -> None:
             await quiet(engine)
             assert attempt.cancelled or attempt.results == expected
             assert await call(engine, started[0]) == expected[0]
@@ -347,7 +347,7 @@ async def looking(dsn: str) -> AsyncGenerator[TrioConnection]:
 
 
 @pytest.mark.slow(reason="cancels the schema at every point")
-async def test_the_schema_applied_and_cancelled_at_every_point(postgres_server: postgres.Server) -> None:
+async def test_the_schema_applied_and_cancelled_at_every_point(postgres_server: postgres.PostgresServer) -> None:
     """It is there whole or not at all, and whoever comes next is not kept waiting by a lock."""
     with postgres_server.database() as dsn:
 
@@ -361,7 +361,7 @@ async def test_the_schema_applied_and_cancelled_at_every_point(postgres_server: 
             async with await TrioConnection.connect(dsn) as connection:
                 await ensure_schema(connection)
 
-        async def after(attempt: Attempt[None]) -> None:
+        async def after(attempt: CancelledAttempt[None]) -> None:
             async with looking(dsn) as connection:
                 tables = "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'"
                 ((count,),) = await connection.fetch(tables)
@@ -385,7 +385,7 @@ async def test_a_pool_opened_used_and_closed_cancelled_at_every_point(database_d
             for _ in range(3):
                 nursery.start_soon(database.fetch, "now")
 
-    async def after(attempt: Attempt[None]) -> None:
+    async def after(attempt: CancelledAttempt[None]) -> None:
         async with looking(database_dsn) as connection:
 
             async def alone() -> bool:

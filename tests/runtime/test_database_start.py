@@ -16,7 +16,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from chaos.server import Server
 from penstock.http import reserved_ports
-from penstock.runtime.doctor import Verdict, examine
+from penstock.runtime.doctor import CheckLevel, examine
 from penstock.settings import Secret, Settings
 from penstock.testing.definitions import linear
 from penstock.testing.invariants import assert_invariants
@@ -143,7 +143,7 @@ def test_a_pooler_that_gives_sessions_away_is_refused_by_name(
     said = engine.said("the engine could not start") or engine.said("the engine could not go on")
     assert said is not None
     assert "PgBouncer" in said["error"] if mode == "transaction" else "statement" in said["error"]
-    problems = [each for each in examine(Settings(postgres_dsn=Secret(dsn))) if each.verdict is Verdict.PROBLEM]
+    problems = [each for each in examine(Settings(postgres_dsn=Secret(dsn))) if each.verdict is CheckLevel.PROBLEM]
     assert [each.subject for each in problems] == (["pooler"] if mode == "transaction" else ["database"])
     assert mode in problems[0].found
 

@@ -11,7 +11,7 @@ import trio
 
 from penstock.engine.queues.deliveries import Deliveries
 from penstock.http import HttpServer, listen
-from penstock.http.connection import Connection
+from penstock.http.connection import HttpConnection
 from penstock.http.inline_connection import InlineConnection
 from penstock.loop.poller import PolledStream
 from penstock.rest.app import make_app
@@ -29,7 +29,7 @@ class Turns(trio.abc.Instrument):
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.seen: list[str] = []
         self._note(patch, Deliveries, "deliver", lambda *_: "heard")
-        self._note(patch, Connection, "send", lambda data: "sent" if b'"jobs":[{' in data else "other")
+        self._note(patch, HttpConnection, "send", lambda data: "sent" if b'"jobs":[{' in data else "other")
         self._note(patch, PolledStream, "send_nowait", lambda _: "sent")
         self._note(
             patch, InlineConnection, "answer", lambda *given: "sent" if b'"jobs":[{' in (given[2] or b"") else "other"

@@ -16,17 +16,17 @@ from penstock import __version__
 from penstock.cli.app import app
 from penstock.http import reserved_ports
 from penstock.runtime import doctor
-from penstock.runtime.doctor import Finding, Verdict
+from penstock.runtime.doctor import CheckLevel, DoctorFinding
 from penstock.settings import Secret, Settings
 from penstock.store.db.connection import TrioConnection
 from penstock.store.db.schema import SCHEMA_VERSION
 from penstock.store.rows import checkup
 from penstock.store.rows.activity import KnownEngine
-from penstock.store.rows.checkup import Holdup, Log, Server, Table
-from penstock.testing.postgres import Server as PostgresServer
+from penstock.store.rows.checkup import Holdup, Log, ServerFacts, Table
+from penstock.testing.postgres import PostgresServer as PostgresServer
 from penstock.testing.postgres import apply_schema
 
-PROBLEM, ADVICE, OK = Verdict.PROBLEM, Verdict.ADVICE, Verdict.OK
+PROBLEM, ADVICE, OK = CheckLevel.PROBLEM, CheckLevel.ADVICE, CheckLevel.OK
 GOOD = {
     "fsync": "on",
     "full_page_writes": "on",
@@ -41,12 +41,12 @@ GOOD = {
 }
 
 
-def server(*, settings: dict[str, str] | None = None, **changes: Any) -> Server:
-    plain = Server(180_000, "18.0", "UTF8", False, 0.0, GOOD | (settings or {}), 5, 0, 1_000, 1)
+def server(*, settings: dict[str, str] | None = None, **changes: Any) -> ServerFacts:
+    plain = ServerFacts(180_000, "18.0", "UTF8", False, 0.0, GOOD | (settings or {}), 5, 0, 1_000, 1)
     return plain._replace(**changes)
 
 
-def verdicts(findings: Iterable[Finding]) -> list[tuple[Verdict, str]]:
+def verdicts(findings: Iterable[DoctorFinding]) -> list[tuple[CheckLevel, str]]:
     return [(each.verdict, each.subject) for each in findings]
 
 
@@ -68,7 +68,7 @@ def verdicts(findings: Iterable[Finding]) -> list[tuple[Verdict, str]]:
         (server(settings={"client_connection_check_interval": "0"}), [(ADVICE, "sessions")]),
     ],
 )
-def test_what_a_server_lacks_is_told(changed: Server, found: list[tuple[Verdict, str]]) -> None:
+def test_what_a_server_lacks_is_told(changed: ServerFacts, found: list[tuple[CheckLevel, str]]) -> None:
     told = verdicts(doctor.check_server(changed))
     assert [each for each in told if each != (OK, "database")] == found
     assert ((OK, "database") in told) == ((PROBLEM, "database") not in told)
@@ -95,7 +95,7 @@ def test_the_defect_of_rechecks_is_told(number: int, version: str, defect: bool)
     ],
 )
 def test_connections_are_counted_against_the_settings(
-    sessions: int, own: int, settings: Settings, verdict: Verdict
+    sessions: int, own: int, settings: Settings, verdict: CheckLevel
 ) -> None:
     """The sessions of engines that run already, which are those of their own database, count once."""
     found = list(doctor.check_connections(server(sessions=sessions, own_sessions=own), settings))
@@ -112,7 +112,7 @@ def test_clocks_that_differ_are_told() -> None:
     ("version", "verdict"),
     [(0, ADVICE), (SCHEMA_VERSION - 1, ADVICE), (SCHEMA_VERSION, OK), (SCHEMA_VERSION + 1, PROBLEM)],
 )
-def test_schema_versions_are_judged(version: int, verdict: Verdict) -> None:
+def test_schema_versions_are_judged(version: int, verdict: CheckLevel) -> None:
     assert doctor.check_schema(version).verdict is verdict
 
 

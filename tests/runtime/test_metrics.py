@@ -21,7 +21,7 @@ from penstock.engine.advance.quarantine import Quarantine
 from penstock.engine.instances.batches import BatchStart
 from penstock.errors import LeaseLost, Unavailable
 from penstock.kafka.producer import NOT_CONNECTED, KafkaProducer
-from penstock.runtime.dispatch import Dispatch
+from penstock.runtime.dispatch import KafkaDispatcher
 from penstock.runtime.housekeeping import Housekeeping
 from penstock.runtime.supervise import forever
 from penstock.store.db.pool_errors import PoolTimeout
@@ -483,7 +483,7 @@ async def test_the_relay(kafka: KafkaDriver) -> None:
 @drives("workflow_engine_dispatch_relay_leader", "1 where the relay runs")
 @drives("workflow_engine_kafka_producer_errors", "Errors of the Kafka producer")
 async def test_the_leader_and_the_producer(kafka: KafkaDriver) -> None:
-    dispatch = Dispatch(kafka.engine)
+    dispatch = KafkaDispatcher(kafka.engine)
     for leads in (True, False):
         dispatch._on_leading(leads)
         assert samples(kafka.engine.metrics)["workflow_engine_dispatch_relay_leader", ()] == leads

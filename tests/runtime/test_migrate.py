@@ -23,7 +23,7 @@ from penstock.store.db.connection import TrioConnection
 from penstock.store.db.database import Database
 from penstock.store.db.schema import SCHEMA_VERSION
 from penstock.store.db.statements import SQL
-from tests.postgres import Server
+from tests.postgres import PostgresServer
 from tests.runtime.engine_process import REPOSITORY
 from tests.store.populate import left_by
 from tests.waiting import wait_until
@@ -71,7 +71,7 @@ def test_a_schema_of_another_version_is_refused_and_left_alone(database_dsn: str
     assert "schema version 7000" in lines[-1]["error"]
 
 
-async def test_the_command_and_a_start_upgrade_in_turn(postgres_server: Server) -> None:
+async def test_the_command_and_a_start_upgrade_in_turn(postgres_server: PostgresServer) -> None:
     async def nothing() -> None:
         pass
 

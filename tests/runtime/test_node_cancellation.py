@@ -15,7 +15,7 @@ from penstock.runtime.node import Node, bind
 from penstock.runtime.service import PURPOSES
 from penstock.runtime.stopping import Stopping
 from penstock.settings import Settings
-from penstock.testing.cancellation import Attempt, Holdings, Operation, cancel_everywhere
+from penstock.testing.cancellation import CancelledAttempt, Holdings, Operation, cancel_everywhere
 from penstock.testing.definitions import linear
 from penstock.testing.invariants import assert_invariants
 from tests.waiting import wait_until
@@ -79,7 +79,7 @@ async def go_through(dsn: str, first: int, stride: int) -> None:
     async def prepare() -> Operation[None]:
         return lambda: live(dsn)
 
-    async def after(attempt: Attempt[None]) -> None:
+    async def after(attempt: CancelledAttempt[None]) -> None:
         async def alone() -> bool:
             return not sessions(dsn)
 

@@ -23,7 +23,7 @@ def times(dsn: str) -> list[datetime]:
         return [at for (at,) in connection.execute("SELECT at FROM scheduled ORDER BY at")]
 
 
-def test_each_second_is_fired_once_when_engines_are_killed(postgres_server: postgres.Server) -> None:
+def test_each_second_is_fired_once_when_engines_are_killed(postgres_server: postgres.PostgresServer) -> None:
     with postgres_server.database(postgres.apply_schema) as dsn:
         with EngineProcess(dsn) as first, EngineProcess(dsn) as second:
             first.wait_ready()

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from penstock.client import SyncClient
 from penstock.http import reserved_ports
-from penstock.testing.postgres import Server, apply_schema
+from penstock.testing.postgres import PostgresServer, apply_schema
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 READY_TIMEOUT_S = 120
@@ -71,7 +71,7 @@ class RunningEngine:
 
 
 @contextmanager
-def running_engine(server: Server, directory: Path) -> Generator[RunningEngine]:
+def running_engine(server: PostgresServer, directory: Path) -> Generator[RunningEngine]:
     """One on a new database, until the end of the block; its log is in the directory."""
     with server.database(apply_schema) as dsn:
         running = RunningEngine(dsn, directory / "log")

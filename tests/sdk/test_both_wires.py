@@ -64,7 +64,7 @@ class Wire(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def shared_engine(postgres_server: postgres.Server, tmp_path_factory: Any) -> Iterator[RunningEngine]:
+def shared_engine(postgres_server: postgres.PostgresServer, tmp_path_factory: Any) -> Iterator[RunningEngine]:
     with postgres_server.database(postgres.apply_schema) as dsn:
         running = RunningEngine(dsn, tmp_path_factory.mktemp("engine") / "engine.log")
         try:

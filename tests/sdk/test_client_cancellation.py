@@ -6,7 +6,7 @@ import httpx
 import trio
 
 from penstock.client import Client, Instance, RestTransport
-from penstock.testing.cancellation import Attempt, Operation, cancel_everywhere
+from penstock.testing.cancellation import CancelledAttempt, Operation, cancel_everywhere
 from tests.sdk.scripted_engine import Answer, ScriptedEngine
 
 INSTANCE = {"id": "1f", "definitionId": "order", "definitionVersion": 1, "status": "ACTIVE"}
@@ -23,7 +23,7 @@ async def test_a_call_cancelled_at_any_point_leaves_a_usable_client(scripted: Sc
         client = Client(RestTransport(http=httpx.AsyncClient(base_url=scripted.url, limits=limits)))
         return lambda: client.start_instance("order", {"n": 1})
 
-    async def check(_attempt: Attempt[Instance]) -> None:
+    async def check(_attempt: CancelledAttempt[Instance]) -> None:
         with trio.fail_after(60):
             assert (await client.start_instance("order")).id == "1f"
         await client.aclose()

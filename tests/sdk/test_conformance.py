@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from penstock.testing.postgres import Server
+from penstock.testing.postgres import PostgresServer
 from sdks.conformance.driver import WIRES, Case, Driver, cases, parts, rules, scenarios
 from sdks.conformance.programs import LANGUAGES, SDKS, build_once
 from sdks.conformance.python.defects import DEFECTS
@@ -23,7 +23,9 @@ LINES_MAX: Final = 2_500
 SOURCES: Final = {"go": "*.go", "typescript": "src/*.ts", "java": "src/main/java/**/*.java"}
 
 
-def played(server: Server, directory: Path, language: str, chosen: list[Case], **environment: str) -> dict[str, str]:
+def played(
+    server: PostgresServer, directory: Path, language: str, chosen: list[Case], **environment: str
+) -> dict[str, str]:
     return Driver(LANGUAGES[language], server, directory, environment).run(chosen, lambda name, problem: None)
 
 
@@ -62,7 +64,7 @@ PLAYED: Final = [(part, wire) for part in parts() for wire in WIRES if cases((wi
 @pytest.mark.parametrize(("part", "wire"), PLAYED)
 @pytest.mark.parametrize("language", EACH)
 def test_a_language_passes_all_scenarios(
-    postgres_server: Server, tmp_path: Path, language: str, part: str, wire: str
+    postgres_server: PostgresServer, tmp_path: Path, language: str, part: str, wire: str
 ) -> None:
     build_once(LANGUAGES[language], postgres_server.directory.name)
     chosen = cases((wire,), part)

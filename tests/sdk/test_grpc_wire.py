@@ -45,7 +45,7 @@ from penstock.client.builder import WorkflowBuilder, compensation
 from penstock.client.grpc import GrpcTransport
 from penstock.client.grpc.connection import GrpcLimits
 from penstock.client.grpc.exchange import WITHOUT_FORM, exchange_for
-from penstock.testing.cancellation import Attempt, Operation, cancel_at_step, cancel_everywhere
+from penstock.testing.cancellation import CancelledAttempt, Operation, cancel_at_step, cancel_everywhere
 from penstock.wire import penstock_v1 as w
 from penstock.wire import workflow_v1 as m
 from penstock.wire.codec import encode_message
@@ -492,7 +492,7 @@ async def test_a_call_cancelled_at_any_point_leaves_a_usable_client(server: Scri
         client = Client(server.url)
         return lambda: client.start_instance("order", {"n": 1})
 
-    async def check(_attempt: Attempt[Instance]) -> None:
+    async def check(_attempt: CancelledAttempt[Instance]) -> None:
         with trio.fail_after(10):
             assert (await client.start_instance("order")).id == "1f"
         await client.aclose()

@@ -18,9 +18,9 @@ import httpx
 import pytest
 
 from penstock.client import SyncClient
-from penstock.testing.postgres import Server
+from penstock.testing.postgres import PostgresServer
 from penstock.worker import StepError
-from penstock.worker.http_requests import HttpRequests, Place, Secret
+from penstock.worker.http_requests import AllowedPlace, HttpRequests, RequestSecret
 from tests.sdk.running_engine import REPOSITORY, RunningEngine, running_engine
 
 LOOPBACK = [ipaddress.ip_network("127.0.0.0/8")]
@@ -80,7 +80,7 @@ def site() -> Iterator[Site]:
 
 async def handle(site: Site, request: dict[str, Any], *, name: str = "http", **options: Any) -> dict[str, Any]:
     options = {"private": LOOPBACK, "tls": TLS} | options
-    requests = HttpRequests([Place.parse(site.url + "/api")], **options)
+    requests = HttpRequests([AllowedPlace.parse(site.url + "/api")], **options)
     context = SimpleNamespace(step_id="call", idempotency_key="1f-2")
     return await requests.handle({name: request}, cast(Any, context))
 
@@ -99,7 +99,7 @@ async def test_a_request_is_sent_as_said_and_its_answer_kept(site: Site) -> None
         "query": {"n": 2},
         "body": {"sum": 10},
     }
-    found = await handle(site, request, secrets={"TOKEN": Secret("s3cret")})
+    found = await handle(site, request, secrets={"TOKEN": RequestSecret("s3cret")})
     ((method, path, headers, body),) = site.seen
     assert (method, path, json.loads(body)) == ("POST", "/api/orders?x=1&n=2", {"sum": 10})
     assert headers["host"] == site.url.removeprefix("http://")
@@ -135,7 +135,7 @@ async def test_a_body_is_its_json_or_its_text(site: Site, kind: str, sent: bytes
 )
 async def test_a_status_of_failure_is_the_code_of_an_error(site: Site, status: int, retryable: bool) -> None:
     site.answer = (status, {"Content-Type": "application/json"}, b'{"why": "s3cret"}')
-    error = await refusal(site, {"url": site.url + "/api"}, secrets={"TOKEN": Secret("s3cret")})
+    error = await refusal(site, {"url": site.url + "/api"}, secrets={"TOKEN": RequestSecret("s3cret")})
     assert (error.code, error.retryable) == (f"HTTP_{status}", retryable)
     assert str(error) == f'{site.url}/api answered {status}: {{"why":"{{{{TOKEN}}}}"}}'
     assert json.loads(bytes(cast(Any, error.variables)))["httpResponse"]["status"] == status
@@ -167,14 +167,14 @@ async def test_a_private_address_is_refused_unless_its_network_is_given(site: Si
 
 
 async def test_a_name_is_judged_by_what_it_resolves_to() -> None:
-    requests = HttpRequests([Place.parse("http://localhost:9")])
+    requests = HttpRequests([AllowedPlace.parse("http://localhost:9")])
     context = SimpleNamespace(step_id="call", idempotency_key="k")
     with pytest.raises(StepError, match="a private address"):
         await requests.handle({"http": {"url": "http://localhost:9/"}}, cast(Any, context))
 
 
 async def test_a_secret_goes_only_where_it_may(site: Site) -> None:
-    secrets = {"TOKEN": Secret("s3cret", Place.parse("https://api.example"))}
+    secrets = {"TOKEN": RequestSecret("s3cret", AllowedPlace.parse("https://api.example"))}
     for header in ("{{TOKEN}}", "{{OTHER}}", "{{PATH}}"):
         error = await refusal(site, {"url": site.url + "/api", "headers": {"A": header}}, secrets=secrets)
         assert (error.code, site.seen) == ("HTTP_NOT_ALLOWED", [])
@@ -232,7 +232,7 @@ def worker_process(engine: RunningEngine, *options: str, **variables: str) -> Ge
 
 
 @pytest.mark.slow(reason="starts an engine process and the command")
-def test_the_command_runs_jobs_of_an_engine(site: Site, postgres_server: Server, tmp_path: Any) -> None:
+def test_the_command_runs_jobs_of_an_engine(site: Site, postgres_server: PostgresServer, tmp_path: Any) -> None:
     steps = [
         {"id": "call", "name": "Call", "type": "SERVICE_TASK", "jobType": "http.request", "nextStep": "end"},
         {"id": "end", "name": "End", "type": "END"},
@@ -266,8 +266,8 @@ def test_the_command_says_what_is_wrong_with_an_option(options: list[str], said:
 
 
 def test_places_are_origins_with_a_path() -> None:
-    assert Place.parse("https://api.example/v2/").holds(httpx.URL("https://api.example:443/v2/x"))
-    assert not Place.parse("https://api.example/v2").holds(httpx.URL("https://api.example:444/v2/x"))
+    assert AllowedPlace.parse("https://api.example/v2/").holds(httpx.URL("https://api.example:443/v2/x"))
+    assert not AllowedPlace.parse("https://api.example/v2").holds(httpx.URL("https://api.example:444/v2/x"))
     for text in ("https://user@api.example", "https://api.example?x=1", "ftp://a", "https://"):
         with pytest.raises(ValueError, match="give an address"):
-            Place.parse(text)
+            AllowedPlace.parse(text)

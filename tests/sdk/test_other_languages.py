@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from penstock.client import SyncClient, TimedOut
-from penstock.testing.postgres import Server
+from penstock.testing.postgres import PostgresServer
 from tests.house.sources import TOP
 from tests.sdk.faulty_engine import POLL, Answer, FaultyEngine, serving
 from tests.sdk.running_engine import RunningEngine, running_engine
@@ -45,7 +45,7 @@ COMMANDS: Final = {
 
 
 @pytest.fixture(scope="module")
-def engine(postgres_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEngine]:
+def engine(postgres_server: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEngine]:
     with running_engine(postgres_server, tmp_path_factory.mktemp("engine")) as running:
         with SyncClient(running.url) as client:
             client.upload_definition(GREETING)

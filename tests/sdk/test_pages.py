@@ -18,7 +18,7 @@ import pytest
 from penstock.client import Client, SyncClient
 from penstock.client.builder import WorkflowBuilder
 from penstock.testing.definitions import definition, end
-from penstock.testing.postgres import Server
+from penstock.testing.postgres import PostgresServer
 from penstock.worker import Worker
 from tests.sdk.running_engine import REPOSITORY, RunningEngine, running_engine
 from tests.shapes import assign
@@ -31,7 +31,7 @@ def blocks(page: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def engine(postgres_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEngine]:
+def engine(postgres_server: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEngine]:
     with running_engine(postgres_server, tmp_path_factory.mktemp("engine")) as running:
         with SyncClient(running.url) as client:
             client.upload_definition(REPOSITORY / "examples" / "order-fulfilment.json")

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from penstock.store.db.connection import TrioConnection
 from penstock.store.db.statements import SQL
 from penstock.store.rows import flow
-from penstock.store.rows.flow import FlowStart, Waits
+from penstock.store.rows.flow import FlowStart, WaitsInQueue
 from penstock.store.rows.instances import FastStart
-from penstock.store.rows.jobs import Claimed, FastItem, Slot
+from penstock.store.rows.jobs import ClaimedJob, ClaimSlot, FastItem
 from penstock.store.rows.queues import COUNTED_MAX_ITEMS
 from tests.store.test_plans import BASE
 
@@ -73,16 +73,16 @@ def asked(name: str, *parameters: object) -> Call:
 
 
 def claim(cursor: str) -> Call:
-    async def call(connection: TrioConnection) -> list[Claimed]:
-        slots = [Slot(1, ordinal, "w", 30) for ordinal in range(1, 65)]
+    async def call(connection: TrioConnection) -> list[ClaimedJob]:
+        slots = [ClaimSlot(1, ordinal, "w", 30) for ordinal in range(1, 65)]
         _, jobs = await flow.claim(connection, slots, cursor, 256)
         return jobs
 
     return call
 
 
-async def claim_hinted(connection: TrioConnection) -> list[Claimed]:
-    slots = [Slot(1, ordinal, "w", 30) for ordinal in range(1, 11)]
+async def claim_hinted(connection: TrioConnection) -> list[ClaimedJob]:
+    slots = [ClaimSlot(1, ordinal, "w", 30) for ordinal in range(1, 11)]
     _, jobs = await flow.claim_hinted(connection, slots, [f"{key:05}" for key in (3, 7, 9_000)])
     return jobs
 
@@ -103,12 +103,12 @@ async def complete(connection: TrioConnection) -> Sequence[Any]:
         FastItem(token, 300_000 + JOBS + k, 1, "w", k % 2 == 1, 1, None if k % 2 else 1, None, None, b"{}")
         for k, token in enumerate(tokens)
     ]
-    return await flow.complete(connection, items, [Waits.KEYED] * len(items), to_outbox=False)
+    return await flow.complete(connection, items, [WaitsInQueue.KEYED] * len(items), to_outbox=False)
 
 
 async def start(connection: TrioConnection) -> Sequence[Any]:
     starts = [FastStart((1 << 42) + k, 1, b"{}", None, 1, None, None) for k in range(64)]
-    return await flow.start(connection, [FlowStart(one, 5, "k", Waits.KEYED) for one in starts], to_outbox=False)
+    return await flow.start(connection, [FlowStart(one, 5, "k", WaitsInQueue.KEYED) for one in starts], to_outbox=False)
 
 
 QUEUE_CASES = {

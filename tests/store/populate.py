@@ -39,7 +39,7 @@ from penstock.wire.schedule import ScheduleSpec
 from penstock.wire.start import Debounce, Throttle
 from tests.engine import runs
 from tests.engine.driver import Driver
-from tests.postgres import Server, apply_schema, run_directory, shared_server
+from tests.postgres import PostgresServer, apply_schema, run_directory, shared_server
 from tests.shapes import call, parallel, task, user, wait
 
 VERSIONS: Final = Path(__file__).parent / "versions"
@@ -78,7 +78,7 @@ DEFINITIONS: Final = (
 
 
 @contextmanager
-def left_by(server: Server, version: int) -> Generator[str]:
+def left_by(server: PostgresServer, version: int) -> Generator[str]:
     """A database that an engine of a version has left."""
     if version == 1:
         scripts = [(VERSION_1 / name).read_bytes() for name in ("schema.sql", "data.sql")]

@@ -24,7 +24,7 @@ from penstock.telemetry.metrics import Metrics
 from penstock.testing.definitions import linear
 from penstock.testing.invariants import assert_invariants
 from tests.engine.driver import Driver
-from tests.postgres import FAST_SETTINGS, Server, apply_schema
+from tests.postgres import FAST_SETTINGS, PostgresServer, apply_schema
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow(reason="dumps and restores whole databases")
@@ -83,13 +83,13 @@ async def promoted(dsn: str) -> bool:
 
 
 @pytest.fixture
-def restored_dsn(postgres_server: Server) -> Generator[str]:
+def restored_dsn(postgres_server: PostgresServer) -> Generator[str]:
     with postgres_server.database() as dsn:
         yield dsn
 
 
 async def test_a_dump_made_under_load_is_restored_and_goes_on(
-    postgres_server: Server, restored_dsn: str, tmp_path: Path
+    postgres_server: PostgresServer, restored_dsn: str, tmp_path: Path
 ) -> None:
     with postgres_server.database(apply_schema) as dsn:
         async with engine_on(dsn) as driver:

@@ -21,8 +21,8 @@ import trio
 from penstock.store.db.connection import TrioConnection
 from penstock.store.db.statements import SQL
 from penstock.store.rows import batches, calls, flow, for_each, inbox, schedules, starts
-from penstock.store.rows.batches import Place
-from tests.postgres import Server, apply_schema
+from penstock.store.rows.batches import BatchPlace
+from tests.postgres import PostgresServer, apply_schema
 from tests.store.flow_cases import FILL_QUEUES, QUEUE_CASES, QUEUE_ROWS, Case, asked, ints, run
 from tests.store.test_plans import BASE, BLOCKS, SCANS, connect
 
@@ -151,10 +151,10 @@ CASES = {
     "update_maps": Case(lambda c: run(c, "update_maps", *(ints([value]) for value in (LIST, LIST, 9, 1, 1, 1))), 1, 30),
     "end_maps": Case(lambda c: run(c, "end_maps", ints([LIST]), ints([LIST])), 201, 6),
     "remove_maps": Case(lambda c: run(c, "remove_maps", ints([LIST])), 201, 6),
-    "claim_window, taken": Case(lambda c: starts.claim(c, starts.Window("d", 2, "key 9001"), 60.0, 1), 1, 40),
-    "claim_window, free": Case(lambda c: starts.claim(c, starts.Window("d", 1, "new"), 60.0, 1), 1, 40),
-    "hold_window": Case(lambda c: starts.hold(c, starts.Window("d", 3, "key 9002"), 60.0, 1), 1, 40),
-    "throttle_start": Case(lambda c: starts.throttle(c, starts.Window("d", 2, "key 9001"), 1.0, 1, 0.0), 1, 40),
+    "claim_window, taken": Case(lambda c: starts.claim(c, starts.StartWindow("d", 2, "key 9001"), 60.0, 1), 1, 40),
+    "claim_window, free": Case(lambda c: starts.claim(c, starts.StartWindow("d", 1, "new"), 60.0, 1), 1, 40),
+    "hold_window": Case(lambda c: starts.hold(c, starts.StartWindow("d", 3, "key 9002"), 60.0, 1), 1, 40),
+    "throttle_start": Case(lambda c: starts.throttle(c, starts.StartWindow("d", 2, "key 9001"), 1.0, 1, 0.0), 1, 40),
     "purge_windows": Case(lambda c: starts.purge_windows(c, 50), 50, 12),
     "hold_delayed": Case(lambda c: starts.hold_delayed(c, DELAYED + 7), 1, 30),
     "put_off": Case(put_off, 1, 40),
@@ -166,7 +166,7 @@ CASES = {
     "open_batches": Case(lambda c: batches.count_open(c, 1_000), 200, 1),
     "claim_batch and next_batch": Case(claimed, 1, 60, 2),
     "batch_requests": Case(lambda c: batches.requests(c, 7, 0, 100), 100, 2),
-    "hold_batch_items": Case(lambda c: batches.hold_items(c, [Place(8, at) for at in range(100)]), 100, 12),
+    "hold_batch_items": Case(lambda c: batches.hold_items(c, [BatchPlace(8, at) for at in range(100)]), 100, 12),
     "place_batch_items": Case(lambda c: run(c, "place_batch_items", *_items()), 100, 12),
     "first_open_of_batch": Case(lambda c: batches.first_open(c, 7, 0, 100), 100, 5, 2),
     "instances_of_batch": Case(lambda c: batches.open_instances(c, 7, 0, 100), 100, 8, 0),
@@ -266,7 +266,7 @@ class AwaitedEnd:
 
 
 @pytest.fixture(scope="module")
-def costs(postgres_server: Server) -> Generator[dict[str, tuple[int, dict[str, int], Any]]]:
+def costs(postgres_server: PostgresServer) -> Generator[dict[str, tuple[int, dict[str, int], Any]]]:
     def execute(dsn: str, text: str) -> None:
         with psycopg.connect(dsn) as connection:
             connection.execute(text.encode())

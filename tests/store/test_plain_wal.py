@@ -59,7 +59,7 @@ async def run_jobs(connection: TrioConnection, first: int, payload: Payload = SM
         ids = range(BASE + first + batch * BATCH, BASE + first + (batch + 1) * BATCH)
         starts = [instances.FastStart(id, 1, payload.start, None, 1, None, None) for id in ids]
         await instances.start_fast(connection, starts)
-        claimed = await jobs.claim(connection, [jobs.Slot(1, n + 1, "worker", 30.0) for n in range(BATCH)])
+        claimed = await jobs.claim(connection, [jobs.ClaimSlot(1, n + 1, "worker", 30.0) for n in range(BATCH)])
         assert len(await jobs.complete_fast(connection, done(claimed, payload))) == BATCH
 
 
@@ -69,17 +69,17 @@ async def run_limited_jobs(connection: TrioConnection, first: int, payload: Payl
     for batch in range(BATCHES):
         numbers = range(batch * BATCH, (batch + 1) * BATCH)
         rows = [instances.FastStart(BASE + first + n, 1, payload.start, None, 2, None, None) for n in numbers]
-        waits = flow.Waits.KEYED
+        waits = flow.WaitsInQueue.KEYED
         starts = [flow.FlowStart(row, None, f"k{n}", waits) for row, n in zip(rows, numbers, strict=True)]
         await flow.start(connection, starts, to_outbox=False)
-        slots = [jobs.Slot(2, n + 1, "worker", 30.0) for n in range(BATCH)]
+        slots = [jobs.ClaimSlot(2, n + 1, "worker", 30.0) for n in range(BATCH)]
         look, claimed = await flow.claim(connection, slots, cursor, 256)
         cursor = look.cursor or ""
         items = done(claimed, payload)
-        assert len(await flow.complete(connection, items, [flow.Waits.KEYED] * BATCH, to_outbox=False)) == BATCH
+        assert len(await flow.complete(connection, items, [flow.WaitsInQueue.KEYED] * BATCH, to_outbox=False)) == BATCH
 
 
-def done(claimed: list[jobs.Claimed], payload: Payload) -> list[jobs.FastItem]:
+def done(claimed: list[jobs.ClaimedJob], payload: Payload) -> list[jobs.FastItem]:
     return [
         jobs.FastItem(job.token, job.seq, job.attempt, "worker", True, 1, None, None, None, payload.output)
         for job in claimed

@@ -47,12 +47,12 @@ from penstock.store.rows import (
     variables,
 )
 from penstock.store.rows.instances import FastStart, IdPage, Listed
-from penstock.store.rows.jobs import Claimed, Extension, FastItem, JobKey, Lease, Slot
+from penstock.store.rows.jobs import ClaimedJob, ClaimSlot, Extension, FastItem, JobKey, Lease
 from penstock.store.rows.timers import Timer
 from penstock.telemetry.metrics import Metrics
 from penstock.testing.definitions import definition, end, step
 from tests.engine.driver import Driver
-from tests.postgres import Server, apply_schema
+from tests.postgres import PostgresServer, apply_schema
 
 pytestmark = pytest.mark.slow(reason="plans over large tables")
 
@@ -110,7 +110,7 @@ FILL = {
         FROM generate_series(0, {n} - 1) AS k""",
 }
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
-NO_JOB = Claimed(1, 1, 1, 1, 1, 0, 1, 0, NOW, NOW, NOW, 5, 1, 1, 1, None, "{}")
+NO_JOB = ClaimedJob(1, 1, 1, 1, 1, 0, 1, 0, NOW, NOW, NOW, 5, 1, 1, 1, None, "{}")
 BEGIN, COMMIT = SQL["begin"], SQL["commit"]
 BLOCKS = b"""SELECT coalesce(sum(pg_stat_get_xact_blocks_fetched(oid)), 0)::bigint FROM pg_class
     WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'i', 'S')"""
@@ -132,7 +132,7 @@ def fill(dsn: str, n: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def big_dsn(postgres_server: Server) -> Generator[str]:
+def big_dsn(postgres_server: PostgresServer) -> Generator[str]:
     with postgres_server.database(apply_schema) as dsn:
         fill(dsn, MANY)
         with psycopg.connect(dsn, autocommit=True) as connection:
@@ -160,7 +160,7 @@ class InTransaction:
         return [[], *await self._connection.roundtrip(kept), []]
 
 
-Call = Callable[[TrioConnection, list[Claimed]], Awaitable[Any]]
+Call = Callable[[TrioConnection, list[ClaimedJob]], Awaitable[Any]]
 
 
 class Case(NamedTuple):
@@ -173,19 +173,19 @@ class Case(NamedTuple):
     lease_s: float = 30
 
 
-def slots(n: int, lease_s: float = 30) -> list[Slot]:
-    return [Slot(1, ordinal, "w", lease_s) for ordinal in range(1, n + 1)]
+def slots(n: int, lease_s: float = 30) -> list[ClaimSlot]:
+    return [ClaimSlot(1, ordinal, "w", lease_s) for ordinal in range(1, n + 1)]
 
 
-def completion(job: Claimed) -> FastItem:
+def completion(job: ClaimedJob) -> FastItem:
     return FastItem(job.token, job.seq, job.attempt, "w", False, 1, 1, None, None, b'{"a":1}')
 
 
-def last_completion(job: Claimed) -> FastItem:
+def last_completion(job: ClaimedJob) -> FastItem:
     return FastItem(job.token, job.seq, job.attempt, "w", True, 1, None, None, None, b'{"a":1}')
 
 
-def facts_keys(leased: list[Claimed]) -> list[JobKey]:
+def facts_keys(leased: list[ClaimedJob]) -> list[JobKey]:
     """Half of them open, half of them closed long ago."""
     closed = [JobKey(BASE + 4 * k + 2, BASE + 4 * k + 2, 2000000 + k) for k in range(0, 5000, 100)]
     return [JobKey(job.instance, job.token, job.seq) for job in leased] + closed
@@ -210,32 +210,32 @@ def found(**filters: Any) -> Call:
 
 
 def sorted_by_key(limit: int, **filters: Any) -> Call:
-    async def page(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
+    async def page(connection: TrioConnection, _: list[ClaimedJob]) -> list[Any]:
         wrapped = cast(Any, InTransaction(connection))
         return (await instances.find_by_key(wrapped, Listed(**filters), instances.KeyPlace(), limit))[0]
 
     return page
 
 
-async def history(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
+async def history(connection: TrioConnection, _: list[ClaimedJob]) -> list[Any]:
     read = await instances.history(connection, BASE + 4 * 100 + 2)
     return [] if read is None else read[1]
 
 
-async def fill_causes(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
+async def fill_causes(connection: TrioConnection, _: list[ClaimedJob]) -> list[Any]:
     return [await instances.fill_causes(connection, 0, 10)]
 
 
-async def failure_behind(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
+async def failure_behind(connection: TrioConnection, _: list[ClaimedJob]) -> list[Any]:
     return [await instances.failure_behind(connection, 0, 20)]
 
 
-async def alike(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
+async def alike(connection: TrioConnection, _: list[ClaimedJob]) -> list[Any]:
     """Of the newest 20 that failed; all for one cause."""
     return (await instances.failures_alike(connection, 20, 5))[0]
 
 
-async def stands(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
+async def stands(connection: TrioConnection, _: list[ClaimedJob]) -> list[Any]:
     """One that waits, with a timer that is not its own execution's."""
     tokens = await diagnosis.tokens(connection, BASE + 4 * 3)
     timers = await diagnosis.timers(connection, tokens)
@@ -244,14 +244,14 @@ async def stands(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
     return [*tokens, *timers]
 
 
-async def summary(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
+async def summary(connection: TrioConnection, _: list[ClaimedJob]) -> list[Any]:
     """Where fifty stand: half of them open, one failed."""
     wanted = [BASE + 4 * k for k in range(25)] + [BASE + 4 * k + 2 for k in range(25)]
     found = await instances.places(connection, wanted)
     return [place for places in found.values() for place in places]
 
 
-async def way(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
+async def way(connection: TrioConnection, _: list[ClaimedJob]) -> list[Any]:
     found, whole = await diagnosis.passages(connection, BASE + 4 * 100 + 2, 500)
     assert whole
     assert await diagnosis.children(connection, BASE + 4 * 100, 200) == []
@@ -259,17 +259,17 @@ async def way(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
     return found
 
 
-async def next_undone(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
+async def next_undone(connection: TrioConnection, _: list[ClaimedJob]) -> list[Any]:
     found = await compensation.find(connection, BASE + 4 * 100 + 2, Question((0, 1)))
     return [found.completion] if found.completion else []
 
 
-async def nothing_undone(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
+async def nothing_undone(connection: TrioConnection, _: list[ClaimedJob]) -> list[Any]:
     found = await compensation.find(connection, BASE + 4 * 100, Question((0, 1)))
     return [found.completion] if found.completion else []
 
 
-async def history_slice(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
+async def history_slice(connection: TrioConnection, _: list[ClaimedJob]) -> list[Any]:
     instance = BASE + 4 * 100 + 2
     opened = await diagnosis.open_history(connection, instance)
     return opened + await diagnosis.history_slice(
@@ -277,7 +277,7 @@ async def history_slice(connection: TrioConnection, _: list[Claimed]) -> list[An
     )
 
 
-async def backlog(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
+async def backlog(connection: TrioConnection, _: list[ClaimedJob]) -> list[Any]:
     await connection.fetch(
         b"CREATE OR REPLACE FUNCTION penstock_now() RETURNS timestamptz LANGUAGE sql VOLATILE PARALLEL SAFE"
         b" AS $$ SELECT clock_timestamp() + interval '100 days' $$"
@@ -293,7 +293,7 @@ async def fail_timers(connection: TrioConnection) -> list[Timer]:
 
 
 def open_of(key: int) -> Call:
-    async def ask(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
+    async def ask(connection: TrioConnection, _: list[ClaimedJob]) -> list[Any]:
         added = f"""INSERT INTO definition (key, id, version, name, content, uploaded_at, code)
             OVERRIDING SYSTEM VALUE VALUES ({key}, 'asked', 1, '', '', now(), true)"""
         await connection.fetch(added.encode())
@@ -306,44 +306,44 @@ async def purge(connection: TrioConnection, hours: float) -> range:
     return range(await idempotency.purge(connection, hours, 1_000))
 
 
-def audited(wanted: audit.Wanted) -> Call:
-    async def find(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
+def audited(wanted: audit.AuditFilter) -> Call:
+    async def find(connection: TrioConnection, _: list[ClaimedJob]) -> list[Any]:
         return (await audit.find(connection, wanted, before=1 << 60, limit=50))[0]
 
     return find
 
 
-async def acknowledge(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
+async def acknowledge(connection: TrioConnection, _: list[ClaimedJob]) -> list[Any]:
     wrapped = cast(Any, InTransaction(connection))
     await acknowledged.acknowledge(wrapped, "cause:1", 3, None, lasts_s=60, actor="ann", audit=True)
     return list(await acknowledged.read(connection))
 
 
-async def needed_since(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
+async def needed_since(connection: TrioConnection, _: list[ClaimedJob]) -> list[Any]:
     return [await engines.needed_since(connection, 20)]
 
 
-async def go_on(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
+async def go_on(connection: TrioConnection, _: list[ClaimedJob]) -> list[Any]:
     await journal.go_on(connection, journal.RunLease(BASE, 1, 1, "w"))
     return []
 
 
-async def forget_blocked(connection: TrioConnection, leased: list[Claimed]) -> list[Any]:
+async def forget_blocked(connection: TrioConnection, leased: list[ClaimedJob]) -> list[Any]:
     await connection.fetch(SQL["forget_blocked"], (arrays.ints(BASE + 4 * k for k in range(5, 20_005, 200)),))
     return []
 
 
-async def register_origin(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
+async def register_origin(connection: TrioConnection, _: list[ClaimedJob]) -> list[Any]:
     """As an App does that opens."""
     await origins.lock(connection)
-    await origins.write(connection, "code:order@1", origins.Origin("shop.order"), None)
-    await origins.delete(connection, "code:order@2", [origins.Origin("shop.order")])
+    await origins.write(connection, "code:order@1", origins.OriginRow("shop.order"), None)
+    await origins.delete(connection, "code:order@2", [origins.OriginRow("shop.order")])
     assert await origins.types_of(connection, "code:order@") == ["code:order@1"]
     assert await origins.shared(connection, 20) == []
     return await origins.read(connection, "code:order@1")
 
 
-async def count_code(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
+async def count_code(connection: TrioConnection, _: list[ClaimedJob]) -> list[Any]:
     return [None] * await definitions.count_code(connection, "shop", 1_000)
 
 
@@ -356,9 +356,9 @@ CASES = {
     "traces": Case(lambda c, _: traces.find(c, [BASE + 4 * k for k in range(0, 200, 2)]), 100, 100 * 4),
     "claim": Case(lambda c, _: jobs.claim(c, slots(64)), 64, 64 * 40),
     "claim of jobs whose variables are known": Case(lambda c, _: jobs.claim(c, slots(64), known=True), 64, 64 * 32),
-    "claim of a type without jobs": Case(lambda c, _: jobs.claim(c, [Slot(3, 1, "w", 30)]), 0, 15),
+    "claim of a type without jobs": Case(lambda c, _: jobs.claim(c, [ClaimSlot(3, 1, "w", 30)]), 0, 15),
     "claim and clear": Case(lambda c, _: jobs.claim(c, slots(64), clear=True), 64, 64 * 40),
-    "claim and clear of no jobs": Case(lambda c, _: jobs.claim(c, [Slot(3, 1, "w", 30)], clear=True), 0, 20),
+    "claim and clear of no jobs": Case(lambda c, _: jobs.claim(c, [ClaimSlot(3, 1, "w", 30)], clear=True), 0, 20),
     "complete_fast": Case(
         lambda c, leased: jobs.complete_fast(c, [completion(job) for job in leased]), 100, 100 * 30, 100
     ),
@@ -415,8 +415,8 @@ CASES = {
     "list of blocked ones": Case(found(status=instances.BLOCKED), 50, 700),
     "list of what a bulk operation did": Case(found(bulk=3), 50, 700),
     "list of what is left of it": Case(found(bulk=3, status="COMPLETED"), 50, 1_400),
-    "audit": Case(audited(audit.Wanted()), 50, 45_000),
-    "audit of an actor": Case(audited(audit.Wanted(actor="p7")), 50, 45_000),
+    "audit": Case(audited(audit.AuditFilter()), 50, 45_000),
+    "audit of an actor": Case(audited(audit.AuditFilter(actor="p7")), 50, 45_000),
     "acknowledgement": Case(acknowledge, 1, 40),
     "needed_since": Case(needed_since, 1, 20),
     "go on": Case(go_on, 0, 20),
@@ -536,7 +536,7 @@ def big(big_dsn: str) -> dict[str, Cost]:
 
 
 @pytest.fixture(scope="module")
-def small(postgres_server: Server) -> Generator[dict[str, Cost]]:
+def small(postgres_server: PostgresServer) -> Generator[dict[str, Cost]]:
     """The lists are planned anew for their values at each call, so they alone need statistics."""
     lists = [name for name in CASES if name.startswith("list")]
 
@@ -654,7 +654,7 @@ def test_a_walk_ends_in_time_and_goes_on_from_there(big_dsn: str, monkeypatch: p
 
 
 def test_the_counters_show_a_sequential_scan(big_dsn: str) -> None:
-    async def scan(connection: TrioConnection, _: list[Claimed]) -> list[Any]:
+    async def scan(connection: TrioConnection, _: list[ClaimedJob]) -> list[Any]:
         await connection.fetch(SQL["allow_sequential_scan"])
         return await connection.fetch(SQL["scan_leases"], (0.0,))
 

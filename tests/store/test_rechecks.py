@@ -22,8 +22,8 @@ from penstock.store.db.database import SESSION_SETTINGS
 from penstock.store.db.statements import SQL
 from penstock.store.embedded import embedded as embedding
 from penstock.store.rows import flow, jobs, outbox
-from penstock.store.rows.jobs import Slot
-from tests.postgres import FAST_SETTINGS, Server, apply_schema
+from penstock.store.rows.jobs import ClaimSlot
+from tests.postgres import FAST_SETTINGS, PostgresServer, apply_schema
 from tests.store.plan_trees import locks_rows, plan, prunes_in_a_recheck
 from tests.store.test_plans import connect
 
@@ -54,7 +54,7 @@ def make_partitions(connection: psycopg.Connection) -> None:
 
 
 @pytest.fixture(scope="module")
-def planner(postgres_server: Server) -> Generator[psycopg.Connection]:
+def planner(postgres_server: PostgresServer) -> Generator[psycopg.Connection]:
     """Plans statements over partitions."""
     with postgres_server.database(apply_schema) as dsn, psycopg.connect(dsn, autocommit=True) as connection:
         make_partitions(connection)
@@ -128,8 +128,8 @@ async def strict_server(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Asy
         yield dsn
 
 
-def slots(job_type: int) -> list[Slot]:
-    return [Slot(job_type, ordinal, "w", 60) for ordinal in range(1, JOBS + 1)]
+def slots(job_type: int) -> list[ClaimSlot]:
+    return [ClaimSlot(job_type, ordinal, "w", 60) for ordinal in range(1, JOBS + 1)]
 
 
 async def claim_flow(connection: TrioConnection) -> list[Any]:

@@ -18,7 +18,7 @@ import trio
 
 from penstock.store.db.database import SESSION_SETTINGS
 from penstock.store.db.statements import SQL
-from tests.postgres import Server, apply_schema
+from tests.postgres import PostgresServer, apply_schema
 from tests.store.test_plans import CASES as ALL_CASES
 from tests.store.test_plans import connect, cost, fill
 
@@ -99,7 +99,7 @@ def fill_all(dsn: str, n: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def drained_dsn(postgres_server: Server) -> Generator[str]:
+def drained_dsn(postgres_server: PostgresServer) -> Generator[str]:
     """A database whose tables were full, then empty but for one row, then analyzed, and are full again now."""
     with postgres_server.database(apply_schema) as dsn:
         with psycopg.connect(dsn, autocommit=True) as connection:

@@ -18,7 +18,7 @@ from penstock.store.db.connection import TrioConnection
 from penstock.store.db.statements import SQL
 from penstock.store.rows import flow, jobs, queues
 from penstock.wire.queue import QueuePolicy
-from tests.postgres import Server, apply_schema
+from tests.postgres import PostgresServer, apply_schema
 from tests.store.test_plans import BASE, BLOCKS, SCANS, connect
 from tests.waiting import wait_until
 
@@ -43,14 +43,18 @@ def fill(dsn: str, number: int, keys: int) -> None:
         connection.execute(FILL.format(base=BASE, jobs=number, keys=keys).encode())
 
 
-async def claim(connection: TrioConnection, number: int, cursor: str = "") -> tuple[flow.ClaimScan, list[jobs.Claimed]]:
-    slots = [jobs.Slot(1, place + 1, "w", LEASE_S) for place in range(number)]
+async def claim(
+    connection: TrioConnection, number: int, cursor: str = ""
+) -> tuple[flow.ClaimScan, list[jobs.ClaimedJob]]:
+    slots = [jobs.ClaimSlot(1, place + 1, "w", LEASE_S) for place in range(number)]
     return await flow.claim(connection, slots, cursor, KEYS_PER_CLAIM)
 
 
-async def complete(connection: TrioConnection, claimed: list[jobs.Claimed]) -> None:
+async def complete(connection: TrioConnection, claimed: list[jobs.ClaimedJob]) -> None:
     done = [jobs.FastItem(job.token, job.seq, job.attempt, "w", True, 1, None, None, None, b"{}") for job in claimed]
-    assert len(await flow.complete(connection, done, [flow.Waits.KEYED] * len(done), to_outbox=False)) == len(done)
+    assert len(await flow.complete(connection, done, [flow.WaitsInQueue.KEYED] * len(done), to_outbox=False)) == len(
+        done
+    )
 
 
 @asynccontextmanager
@@ -76,7 +80,7 @@ async def test_a_claim_passes_over_keys_that_another_takes(database_dsn: str, po
 async def test_claims_that_saw_the_same_room_share_it(database_dsn: str) -> None:
     async with two_claimers(database_dsn, concurrency=5) as (one, other):
         _, first = await claim(one, 3)
-        found: list[jobs.Claimed] = []
+        found: list[jobs.ClaimedJob] = []
 
         async def claim_too() -> None:
             found.extend((await claim(other, 3))[1])
@@ -129,7 +133,7 @@ async def look_cost(connection: TrioConnection, name: str, params: tuple[object,
 
 async def cost(connection: TrioConnection, where: str | list[str]) -> tuple[Cost, Cost]:
     """Of a claim of 64 from a cursor or of these keys, and of the completions of what it found."""
-    slots = [jobs.Slot(1, place + 1, "w", LEASE_S) for place in range(64)]
+    slots = [jobs.ClaimSlot(1, place + 1, "w", LEASE_S) for place in range(64)]
     await connection.fetch(SQL["begin"])
     before = await counted(connection)
     if isinstance(where, str):
@@ -151,7 +155,7 @@ async def cost(connection: TrioConnection, where: str | list[str]) -> tuple[Cost
 
 
 @pytest.fixture(scope="module")
-def costs(postgres_server: Server) -> Generator[dict[str, Cost]]:
+def costs(postgres_server: PostgresServer) -> Generator[dict[str, Cost]]:
     """With a limit by key: claims where all keys have room, where most are full, and completions."""
 
     async def measure(dsn: str) -> dict[str, Cost]:
@@ -161,7 +165,7 @@ def costs(postgres_server: Server) -> Generator[dict[str, Cost]]:
             await trio.to_thread.run_sync(fill, dsn, 64, 64)
             _, few = await claim(connection, 64)
             await complete(connection, few)
-            await flow.claim_hinted(connection, [jobs.Slot(1, 1, "w", LEASE_S)], ["k1"])
+            await flow.claim_hinted(connection, [jobs.ClaimSlot(1, 1, "w", LEASE_S)], ["k1"])
             await connection.fetch(b"TRUNCATE instance, token, ready_flow, slot, definition RESTART IDENTITY")
             await trio.to_thread.run_sync(fill, dsn, JOBS, KEYS)
             free, done = await cost(connection, '{"5": "k1"}')

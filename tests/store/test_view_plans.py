@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.postgres import Server, apply_schema
+from tests.postgres import PostgresServer, apply_schema
 from tests.store.test_plans import BASE, BIG_TABLES, FEW, fill
 
 pytestmark = pytest.mark.slow(reason="plans over large tables")
@@ -34,7 +34,7 @@ INDEXED = {
 
 
 @pytest.fixture(scope="module")
-def filled_dsn(postgres_server: Server) -> Generator[str]:
+def filled_dsn(postgres_server: PostgresServer) -> Generator[str]:
     with postgres_server.database(apply_schema) as dsn:
         fill(dsn, FEW)
         with psycopg.connect(dsn, autocommit=True) as connection:

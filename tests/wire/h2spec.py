@@ -13,12 +13,12 @@ from functools import partial
 import trio
 
 from penstock.rpc.headers import flaw_of
-from penstock.wire.http2 import Http2, Http2Limits, Role
+from penstock.wire.http2 import ConnectionSide, Http2, Http2Limits
 from penstock.wire.http2_frames import (
     DEFAULT_WINDOW_BYTES,
     DataReceived,
     ErrorCodes,
-    Event,
+    FrameEvent,
     ProtocolError,
     RequestReceived,
     StreamEnded,
@@ -36,10 +36,10 @@ class Answers:
     """What is to be sent on one connection."""
 
     def __init__(self) -> None:
-        self.http2 = Http2(Role.SERVER, LIMITS, flaw_of)
+        self.http2 = Http2(ConnectionSide.SERVER, LIMITS, flaw_of)
         self._open: dict[int, bytes] = {}
 
-    def take(self, event: Event) -> None:
+    def take(self, event: FrameEvent) -> None:
         if isinstance(event, RequestReceived):
             if event.request or len(self._open) >= STREAMS:
                 code = ErrorCodes.PROTOCOL_ERROR if event.request else ErrorCodes.REFUSED_STREAM

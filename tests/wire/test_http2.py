@@ -6,12 +6,12 @@ from typing import Any, TypeVar
 
 import pytest
 
-from penstock.wire.http2 import Http2, Http2Limits, Role
+from penstock.wire.http2 import ConnectionSide, Http2, Http2Limits
 from penstock.wire.http2_frames import (
     ConnectionTerminated,
     DataReceived,
     ErrorCodes,
-    Event,
+    FrameEvent,
     ProtocolError,
     RequestReceived,
     ResponseReceived,
@@ -25,7 +25,7 @@ REQUEST = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/a/B"), (b
 ANSWER = [(b":status", b"200"), (b"content-type", b"application/grpc")]
 WINDOW_BYTES = 100_000
 
-EventT = TypeVar("EventT", bound=Event)
+EventT = TypeVar("EventT", bound=FrameEvent)
 
 
 class Pair:
@@ -33,13 +33,15 @@ class Pair:
 
     def __init__(self, **limits: Any) -> None:
         windows = {"stream_window_bytes": WINDOW_BYTES, "connection_window_bytes": WINDOW_BYTES}
-        self.client = Http2(Role.CLIENT, Http2Limits(**windows))
-        self.server = Http2(Role.SERVER, Http2Limits(**{**windows, "streams": 2, "header_list_bytes": 2_000, **limits}))
+        self.client = Http2(ConnectionSide.CLIENT, Http2Limits(**windows))
+        self.server = Http2(
+            ConnectionSide.SERVER, Http2Limits(**{**windows, "streams": 2, "header_list_bytes": 2_000, **limits})
+        )
         self.pass_on()
 
-    def pass_on(self) -> list[Event]:
+    def pass_on(self) -> list[FrameEvent]:
         """Hand all bytes over until neither has more; what both made of them."""
-        events: list[Event] = []
+        events: list[FrameEvent] = []
         while True:
             out, back = self.client.data_to_send(), self.server.data_to_send()
             if not (out or back):
@@ -55,7 +57,7 @@ class Pair:
         return stream_id
 
 
-def only(kind: type[EventT], events: list[Event]) -> EventT:
+def only(kind: type[EventT], events: list[FrameEvent]) -> EventT:
     [found] = [event for event in events if isinstance(event, kind)]
     return found
 
@@ -125,18 +127,18 @@ def test_a_client_that_leaves_gets_the_answers_it_waits_for() -> None:
     assert only(ResponseReceived, pair.pass_on()).stream_id == stream_id
 
 
-@pytest.mark.parametrize("role", list(Role))
-def test_a_frame_too_large_is_refused_by_its_head(role: Role) -> None:
+@pytest.mark.parametrize("role", list(ConnectionSide))
+def test_a_frame_too_large_is_refused_by_its_head(role: ConnectionSide) -> None:
     pair = Pair()
-    side = pair.client if role is Role.CLIENT else pair.server
+    side = pair.client if role is ConnectionSide.CLIENT else pair.server
     with pytest.raises(ProtocolError, match="a frame of more than"):
         side.receive((16_385).to_bytes(3, "big") + b"\0\0\0\0\0\1")
 
 
-@pytest.mark.parametrize("role", list(Role))
-def test_bytes_that_are_no_http2_end_the_connection(role: Role) -> None:
+@pytest.mark.parametrize("role", list(ConnectionSide))
+def test_bytes_that_are_no_http2_end_the_connection(role: ConnectionSide) -> None:
     pair = Pair()
-    side = pair.client if role is Role.CLIENT else pair.server
+    side = pair.client if role is ConnectionSide.CLIENT else pair.server
     with pytest.raises(ProtocolError):
         side.receive(b"\0\0\4\3\0\0\0\0\0\0\0\0\0")  # RST_STREAM of stream 0
     assert side.data_to_send()[3] == 7  # GOAWAY

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.wire.frame_reader import CONTINUATIONS_MAX
 from penstock.wire.header_blocks import block_of
-from penstock.wire.http2 import Http2, Http2Limits, Role
+from penstock.wire.http2 import ConnectionSide, Http2, Http2Limits
 from penstock.wire.http2_frames import (
     ACK,
     END_HEADERS,
@@ -20,7 +20,7 @@ from penstock.wire.http2_frames import (
     PRIORITY_FLAG,
     DataReceived,
     ErrorCodes,
-    Event,
+    FrameEvent,
     Kind,
     PingReceived,
     ProtocolError,
@@ -42,7 +42,7 @@ def server() -> Http2:
     limits = Http2Limits(
         stream_window_bytes=WINDOW_BYTES, connection_window_bytes=2 * WINDOW_BYTES, header_list_bytes=2_000, streams=3
     )
-    http2 = Http2(Role.SERVER, limits)
+    http2 = Http2(ConnectionSide.SERVER, limits)
     http2.data_to_send()
     return http2
 
@@ -272,5 +272,5 @@ def test_long_headers_leave_in_frames_that_the_client_takes() -> None:
     assert b"".join(body for _, _, body in found) == block_of([(b"x", b"y" * 40_000)])
 
 
-def kinds(events: list[Event]) -> list[type[Event]]:
+def kinds(events: list[FrameEvent]) -> list[type[FrameEvent]]:
     return [type(event) for event in events]

@@ -7,12 +7,12 @@ import random
 import pytest
 from hpack import Encoder
 
-from penstock.wire.http2 import Http2, Http2Limits, Role
+from penstock.wire.http2 import ConnectionSide, Http2, Http2Limits
 from penstock.wire.http2_frames import (
     PREFACE,
     CallReceived,
     DataReceived,
-    Event,
+    FrameEvent,
     Kind,
     ProtocolError,
     RequestReceived,
@@ -31,7 +31,7 @@ OK = ((b"grpc-status", b"0"),)
 
 
 def block(*more: tuple[bytes, bytes]) -> bytes:
-    client = Http2(Role.CLIENT, Http2Limits(stream_window_bytes=70_000, connection_window_bytes=70_000))
+    client = Http2(ConnectionSide.CLIENT, Http2Limits(stream_window_bytes=70_000, connection_window_bytes=70_000))
     client.data_to_send()
     client.send_headers(1, [*REQUEST, *more])
     return client.data_to_send()[9:]
@@ -45,16 +45,16 @@ def call(stream_id: int, body: bytes, headers: bytes = BLOCK) -> bytes:
 
 
 def both(limits: Http2Limits = LIMITS) -> tuple[Http2Server, Http2]:
-    pair = Http2Server(limits, tuple), Http2(Role.SERVER, limits, tuple)
+    pair = Http2Server(limits, tuple), Http2(ConnectionSide.SERVER, limits, tuple)
     for http2 in pair:
         http2.receive(GREETING)
         http2.data_to_send()
     return pair
 
 
-def spelled(events: list[Event]) -> list[Event]:
+def spelled(events: list[FrameEvent]) -> list[FrameEvent]:
     """Without the event that stands for three."""
-    found: list[Event] = []
+    found: list[FrameEvent] = []
     for event in events:
         if isinstance(event, CallReceived):
             id, data = event.stream_id, event.data
@@ -65,8 +65,8 @@ def spelled(events: list[Event]) -> list[Event]:
     return found
 
 
-def heard(http2: Http2, pieces: list[bytes], raw: list[Event]) -> tuple[list[Event], str, bytes, int]:
-    events: list[Event] = []
+def heard(http2: Http2, pieces: list[bytes], raw: list[FrameEvent]) -> tuple[list[FrameEvent], str, bytes, int]:
+    events: list[FrameEvent] = []
     error = ""
     for piece in pieces:
         try:
@@ -104,7 +104,7 @@ def some_bytes(chance: random.Random) -> bytes:
 @pytest.mark.parametrize("seed", range(40))
 def test_the_short_way_says_what_the_long_one_does(seed: int) -> None:
     chance = random.Random(seed)
-    found: list[Event] = []
+    found: list[FrameEvent] = []
     for _ in range(50):
         ours, other = both(chance.choice((LIMITS, WIDE)))
         first = chance.choice((b"", KNOWN)) + call(1, b"") + call(3, bytes(20), SIZED)  # both blocks are known then
@@ -135,7 +135,7 @@ def test_blocks_mean_what_the_table_says_at_the_time(seed: int) -> None:
     """A block that was read before names other headers once the table has changed."""
     chance, hpack = random.Random(seed), Encoder()
     wide = Http2Limits(stream_window_bytes=65_535, connection_window_bytes=1_000_000, streams=2_000)
-    (ours, other), raw, stream_id = both(wide), list[Event](), 1
+    (ours, other), raw, stream_id = both(wide), list[FrameEvent](), 1
     for _ in range(80):
         data, asked = b"", chance.choices(ASKED, k=chance.randint(1, 4))
         for headers in asked:

@@ -178,7 +178,7 @@ def goes_on_with_lost_jobs(worker: Worker | None) -> None:
 
 @defect("drain-finishes")
 def ends_without_a_drain(worker: Worker | None) -> None:
-    session.Session.drain = lambda self: os._exit(0)  # type: ignore[method-assign]
+    session.WorkerSession.drain = lambda self: os._exit(0)  # type: ignore[method-assign]
 
 
 @defect("drain-gives-back")
@@ -187,7 +187,7 @@ def keeps_what_it_did_not_do(worker: Worker | None) -> None:
         for each in jobs:
             each.stop(held.StopReason.STOPPING)
 
-    session.Session._give_back = give_back  # type: ignore[method-assign]
+    session.WorkerSession._give_back = give_back  # type: ignore[method-assign]
     execution_failed = execution._failed
 
     async def run_handler(hdl: Any, job: Any, *args: Any) -> Any:

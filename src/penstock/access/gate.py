@@ -28,7 +28,7 @@ from penstock.settings import Settings
 LOOK_INTERVAL_S: Final = 1.0
 
 
-class Ending(Enum):
+class AccessEnd(Enum):
     """Why a call's proof counts no longer."""
 
     REVOKED = auto()
@@ -39,9 +39,9 @@ REVOKED: Final = "the token was revoked"
 EXPIRED: Final = "the token has expired"
 
 
-def reason_of(ending: Ending) -> str:
+def reason_of(ending: AccessEnd) -> str:
     """What a caller is told of it."""
-    return EXPIRED if ending is Ending.EXPIRED else REVOKED
+    return EXPIRED if ending is AccessEnd.EXPIRED else REVOKED
 
 
 class Gate:
@@ -55,7 +55,7 @@ class Gate:
         self.sign_in = None if self.issuer is None or settings.oidc_client_id is None else SignIn(settings, self.issuer)
         self._networks = TrustedNetworks(settings.trusted_networks)
         self._certificates = _read_certificates(settings.tls_client_roles)
-        self._watched: dict[object, tuple[Identity, Callable[[Ending], None]]] = {}
+        self._watched: dict[object, tuple[Identity, Callable[[AccessEnd], None]]] = {}
 
     async def identify(
         self,
@@ -120,7 +120,7 @@ class Gate:
     # -- calls that last
 
     @contextmanager
-    def watching(self, identity: Identity, on_end: Callable[[Ending], None]) -> Generator[None]:
+    def watching(self, identity: Identity, on_end: Callable[[AccessEnd], None]) -> Generator[None]:
         """Call ``on_end`` once, within about a second, when the proof counts no longer in this block."""
         mark = object()
         self._watched[mark] = identity, on_end
@@ -148,13 +148,13 @@ class Gate:
                 del self._watched[mark]
                 on_end(ending)
 
-    def ending(self, identity: Identity, now: float) -> Ending | None:
+    def ending(self, identity: Identity, now: float) -> AccessEnd | None:
         """Why the proof of a caller counts no longer; None while it does. ``now``: seconds since the epoch."""
         if (identity.key.startswith("token:") and not self.tokens.has(identity.key)) or (
             identity.session and not self.sessions.has(identity.session)
         ):
-            return Ending.REVOKED
-        return Ending.EXPIRED if identity.expires_at <= now else None
+            return AccessEnd.REVOKED
+        return AccessEnd.EXPIRED if identity.expires_at <= now else None
 
 
 def _read_certificates(lines: Sequence[str]) -> dict[str, Grant]:

@@ -38,7 +38,7 @@ _BYTES: Final = 32
 _troubles: Final = RateLimitedLog(get_logger(__name__), interval_seconds=60)
 
 
-class Begun(NamedTuple):
+class BegunSignIn(NamedTuple):
     """``kept`` is for the cookie."""
 
     url: str
@@ -82,7 +82,7 @@ class SignIn:
         kept = _read_kept(kept_text)
         return kept is not None and kept.redirect_uri.startswith("https://")
 
-    async def begin(self, redirect_uri: str, place: str, address: str | None) -> Begun:
+    async def begin(self, redirect_uri: str, place: str, address: str | None) -> BegunSignIn:
         """Where to send the browser. Raises BadRequest, and Unavailable when the issuer does not answer."""
         if len(place) > PLACE_MAX_CHARS or not _PLACE.fullmatch(place):
             raise BadRequest("place: has to be an address of the console, /console/…")
@@ -101,7 +101,7 @@ class SignIn:
         }
         endpoint = await self._endpoint("authorization_endpoint")
         separator = "&" if "?" in endpoint else "?"
-        return Begun(f"{endpoint}{separator}{urlencode(query)}", _url_safe(msgspec.json.encode(kept)))
+        return BegunSignIn(f"{endpoint}{separator}{urlencode(query)}", _url_safe(msgspec.json.encode(kept)))
 
     async def finish(
         self, kept_text: str, state: str, code: str, named_issuer: str | None, address: str | None

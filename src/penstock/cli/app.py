@@ -193,7 +193,7 @@ def doctor(config: ConfigOption = None, data_dir: DataDirOption = None, as_json:
     is advice at most.
     """
     settings = read_settings(config, data_dir=data_dir, log_level="error")
-    from penstock.runtime.doctor import Verdict, examine
+    from penstock.runtime.doctor import CheckLevel, examine
 
     findings = examine(settings)
     if as_json:
@@ -201,7 +201,7 @@ def doctor(config: ConfigOption = None, data_dir: DataDirOption = None, as_json:
     else:
         rows = [(each.verdict, each.subject, each.found, each.todo) for each in findings]
         print_table(("", "about", "found", "to do"), rows)
-    raise typer.Exit(any(each.verdict is Verdict.PROBLEM for each in findings))
+    raise typer.Exit(any(each.verdict is CheckLevel.PROBLEM for each in findings))
 
 
 @app.command()

@@ -14,7 +14,7 @@ from penstock.core.graph.definition import Catch, Definition, Step, StepType
 LABEL_MAX_CHARS = 60
 
 
-class Edge(NamedTuple):
+class DrawnEdge(NamedTuple):
     """A way from one step to another."""
 
     target: int
@@ -38,22 +38,22 @@ def mermaid(definition: Definition) -> str:
     return "\n".join(lines)
 
 
-def edges(step: Step) -> Iterator[Edge]:
+def edges(step: Step) -> Iterator[DrawnEdge]:
     """The ways out of a step, in the order in which they are tried. A gateway's join is none."""
     for condition, target in step.conditions:
-        yield Edge(target, condition.source, boundary=False)
+        yield DrawnEdge(target, condition.source, boundary=False)
     for head in step.branches:
-        yield Edge(head, "", boundary=False)
+        yield DrawnEdge(head, "", boundary=False)
     if step.next is not None:
-        yield Edge(step.next, "otherwise" if step.conditions else "", boundary=False)
+        yield DrawnEdge(step.next, "otherwise" if step.conditions else "", boundary=False)
     for event in step.boundaries:
         if isinstance(event, Catch):
             label = f"error {', '.join(event.codes)}" if event.codes else "any error"
         else:
             label = f"after {event.duration}" if event.interrupting else f"after {event.duration}, beside"
-        yield Edge(event.target, label, boundary=True, event="error" if isinstance(event, Catch) else "timer")
+        yield DrawnEdge(event.target, label, boundary=True, event="error" if isinstance(event, Catch) else "timer")
     if step.compensation is not None:
-        yield Edge(step.compensation, "undone by", boundary=True)
+        yield DrawnEdge(step.compensation, "undone by", boundary=True)
 
 
 def _shape(step: Step) -> str:

@@ -110,7 +110,7 @@ OrderOption = Annotated[
 ]
 
 
-class Timers(StrEnum):
+class TimerChoice(StrEnum):
     """When boundary timers with another duration fire after a migration."""
 
     FROM_ENTRY = "FROM_ENTRY"
@@ -119,7 +119,7 @@ class Timers(StrEnum):
 
 
 TimersOption = Annotated[
-    Timers | None,
+    TimerChoice | None,
     typer.Option(
         "--timers",
         case_sensitive=False,

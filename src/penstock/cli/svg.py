@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from html import escape
 from typing import Final, NamedTuple
 
-from penstock.cli.drawing import Edge, edges
+from penstock.cli.drawing import DrawnEdge, edges
 from penstock.cli.layout import Box, Way, place
 from penstock.cli.shapes import EVENTS, MARKS, shape_of
 from penstock.core.expression import Expression
@@ -134,16 +134,16 @@ def _node(definition: Definition, step: Step, box: Box) -> Iterator[str]:
     yield "</g>"
 
 
-def _edge(edge: Edge, way: Way) -> Iterator[str]:
+def _edge(edge: DrawnEdge, way: Way) -> Iterator[str]:
     look, head = ("edge event", "arrow-event") if edge.boundary else ("edge", "arrow")
     yield f'<path class="{look}" d="{_path(way.points)}" marker-end="url(#{head})"/>'
 
 
-def _label_box(edge: Edge) -> Box | None:
+def _label_box(edge: DrawnEdge) -> Box | None:
     return Box(min(len(edge.label), LABEL_MAX_CHARS) * _CHAR_PX + 16, 18) if edge.label else None
 
 
-def _on_edge(edge: Edge, way: Way) -> Iterator[str]:
+def _on_edge(edge: DrawnEdge, way: Way) -> Iterator[str]:
     if edge.event is not None:
         x, y = way.points[0]
         yield f'<g class="clock" transform="translate({x:.1f} {y:.1f})"><circle r="8"/>'

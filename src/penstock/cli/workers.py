@@ -71,17 +71,17 @@ def run_http(
     import ssl
 
     from penstock.worker import Worker
-    from penstock.worker.http_requests import JOB_TYPE, HttpRequests, Place, Secret
+    from penstock.worker.http_requests import JOB_TYPE, AllowedPlace, HttpRequests, RequestSecret
 
     try:
-        secrets: dict[str, Secret] = {}
+        secrets: dict[str, RequestSecret] = {}
         for each in secret or []:
             name, _, place = each.partition("=")
             if name not in os.environ:
                 raise ValueError(f"--secret {name}: the environment has no such variable")
-            secrets[name] = Secret(os.environ[name], Place.parse(place) if place else None)
+            secrets[name] = RequestSecret(os.environ[name], AllowedPlace.parse(place) if place else None)
         requests = HttpRequests(
-            [Place.parse(each) for each in allow],
+            [AllowedPlace.parse(each) for each in allow],
             private=[ipaddress.ip_network(each) for each in private or []],
             secrets=secrets,
             answer_max_bytes=max_bytes,

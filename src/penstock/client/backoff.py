@@ -11,7 +11,7 @@ MAX_PAUSE_S = 5.0
 MAX_RETRY_AFTER_S = 60.0
 
 
-class Backoff:
+class RetryPauses:
     """Pauses that double from ``first_s`` up to ``max_s``, each shortened by a random part of up to half."""
 
     def __init__(self, first_s: float = FIRST_PAUSE_S, max_s: float = MAX_PAUSE_S) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.client.operation import Operation, Window
+from penstock.client.operation import ListWindow, Operation
 from penstock.wire.batch import Batch, BatchResult
 from penstock.wire.model import StartRequest
 from penstock.wire.page import Page
@@ -33,7 +33,7 @@ class GetBatch(Operation[Batch], frozen=True):
 class ListBatches(Operation[Page[Batch]], frozen=True):
     """Batches, newest first."""
 
-    window: Window = Window(limit=50)
+    window: ListWindow = ListWindow(limit=50)
 
 
 class ListBatchResults(Operation[Page[BatchResult]], frozen=True):
@@ -41,7 +41,7 @@ class ListBatchResults(Operation[Page[BatchResult]], frozen=True):
 
     id: str
     state: str | None = None
-    window: Window = Window(limit=50)
+    window: ListWindow = ListWindow(limit=50)
 
 
 class CancelBatch(Operation[Batch], frozen=True):

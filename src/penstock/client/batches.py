@@ -12,7 +12,7 @@ from penstock.client.batch_operation import CancelBatch, GetBatch, ListBatches, 
 from penstock.client.caller import Caller, every_item
 from penstock.client.encoding import optional_object
 from penstock.client.errors import TimedOut
-from penstock.client.operation import Window
+from penstock.client.operation import ListWindow
 from penstock.wire.batch import Batch, BatchResult
 from penstock.wire.model import StartRequest
 from penstock.wire.page import Page
@@ -72,7 +72,7 @@ class BatchCalls(Caller):
 
     async def list_batches(self, *, cursor: str | None = None, limit: int = LIST_PART_ITEMS) -> Page[Batch]:
         """Batches, newest first, without counts; go on with ``cursor=page.next`` until that is None."""
-        return await self.call(ListBatches(window=Window(cursor=cursor, limit=limit)))
+        return await self.call(ListBatches(window=ListWindow(cursor=cursor, limit=limit)))
 
     def iterate_batches(self) -> AsyncIterator[Batch]:
         """All batches that are kept, newest first, read as you go."""
@@ -83,7 +83,9 @@ class BatchCalls(Caller):
     ) -> Page[BatchResult]:
         """What became of the items of a batch, in their order, each with its instance; ``state``: only those in it. Go
         on with ``cursor=page.next`` until that is None. Raises ``NotFound``."""
-        return await self.call(ListBatchResults(id=batch_id, state=state, window=Window(cursor=cursor, limit=limit)))
+        return await self.call(
+            ListBatchResults(id=batch_id, state=state, window=ListWindow(cursor=cursor, limit=limit))
+        )
 
     def iterate_batch_results(self, batch_id: str, *, state: str | None = None) -> AsyncIterator[BatchResult]:
         """What became of all items of a batch, in their order, read as you go."""

@@ -11,7 +11,7 @@ from penstock.client.bulk_operation import GetBulk, ListBulk, PreviewBulk, Start
 from penstock.client.caller import Caller, every_item
 from penstock.client.encoding import optional_object
 from penstock.client.errors import TimedOut
-from penstock.client.operation import Window
+from penstock.client.operation import ListWindow
 from penstock.wire.bulk import BulkRequest
 from penstock.wire.page import Page
 from penstock.wire.repair import BulkPreview, BulkStarted, BulkView
@@ -50,7 +50,7 @@ class BulkCalls(Caller):
 
     async def list_bulk(self, *, cursor: str | None = None, limit: int = LIST_PART_ITEMS) -> Page[BulkView]:
         """Operations, newest first; go on with ``cursor=page.next`` until that is None."""
-        return await self.call(ListBulk(window=Window(cursor=cursor, limit=limit)))
+        return await self.call(ListBulk(window=ListWindow(cursor=cursor, limit=limit)))
 
     def iterate_bulk(self) -> AsyncIterator[BulkView]:
         """All operations that are kept, newest first, read as you go."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.client.operation import Once, Operation, Window
+from penstock.client.operation import ListWindow, Once, Operation
 from penstock.wire.bulk import BulkRequest
 from penstock.wire.page import Page
 from penstock.wire.repair import BulkPreview, BulkStarted, BulkView
@@ -29,7 +29,7 @@ class GetBulk(Operation[BulkView], frozen=True):
 class ListBulk(Operation[Page[BulkView]], frozen=True):
     """Bulk operations, newest first."""
 
-    window: Window = Window(limit=50)
+    window: ListWindow = ListWindow(limit=50)
 
 
 class StopBulk(Operation[BulkView], frozen=True):

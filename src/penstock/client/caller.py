@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import anyio
 
-from penstock.client.backoff import MAX_PAUSE_S, Backoff
+from penstock.client.backoff import MAX_PAUSE_S, RetryPauses
 from penstock.client.errors import NotFound, Unavailable
 from penstock.client.operation import (
     CheckReady,
@@ -87,7 +87,7 @@ class Caller:
 
     async def _repeated(self, operation: Operation[R], timeout_s: float, max_pause_s: float) -> R:
         deadline = anyio.current_time() + timeout_s + operation.hold_s
-        backoff = Backoff(max_s=max_pause_s)
+        backoff = RetryPauses(max_s=max_pause_s)
         maybe_applied = False
         while True:
             left_s = max(0.0, deadline - anyio.current_time())

@@ -15,8 +15,8 @@ from penstock.client.operation import (
     GetDefinition,
     GetImpact,
     ListDefinitions,
+    ListWindow,
     UploadDefinition,
-    Window,
 )
 from penstock.client.validation import Document, check, document_of
 from penstock.wire.model import DefinitionSummary
@@ -109,7 +109,7 @@ class DefinitionCalls(Caller):
 
         ``page``, ``limit`` and ``cursor`` as with ``list_instances``.
         """
-        window = Window(page=page, page_size=page_size, cursor=cursor, limit=limit)
+        window = ListWindow(page=page, page_size=page_size, cursor=cursor, limit=limit)
         return await self.call(ListDefinitions(keyword=keyword, window=window))
 
 

@@ -40,6 +40,7 @@ from penstock.client.operation import (
     ListInstances,
     ListMessages,
     ListSignals,
+    ListWindow,
     MigrateInstance,
     MoveToken,
     Operation,
@@ -57,7 +58,6 @@ from penstock.client.operation import (
     StartInstances,
     UploadDefinition,
     WaitLostJobs,
-    Window,
 )
 from penstock.client.queue_operation import DeleteQueue, GetQueue, ListQueues, PauseQueue, PutQueue
 from penstock.client.schedule_exchange import SCHEDULE_EXCHANGES
@@ -116,7 +116,7 @@ _read_impact = reader(ImpactView)
 _read_migration_check = reader(MigrationCheck)
 
 
-def _window(window: Window) -> dict[str, str | int | None]:
+def _window(window: ListWindow) -> dict[str, str | int | None]:
     if window.by_key:
         return {"cursor": window.cursor, "limit": window.limit}
     return {"page": window.page, "pageSize": window.page_size}

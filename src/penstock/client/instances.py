@@ -11,7 +11,7 @@ from typing import Unpack
 import anyio
 import msgspec
 
-from penstock.client.backoff import Backoff
+from penstock.client.backoff import RetryPauses
 from penstock.client.caller import every_item
 from penstock.client.encoding import optional_object
 from penstock.client.errors import ClientError, Conflict, NotFound, TimedOut, Unavailable
@@ -26,10 +26,10 @@ from penstock.client.operation import (
     InstanceFilters,
     ListInstances,
     ListSignals,
+    ListWindow,
     SendSignal,
     StartInstance,
     StartInstances,
-    Window,
 )
 from penstock.client.repair import RepairCalls
 from penstock.client.work_operation import GetStanding
@@ -137,7 +137,7 @@ class InstanceCalls(RepairCalls):
         results: list[StartResult | None] = [None] * len(chunk)
         open_items = list(range(len(chunk)))
         deadline = anyio.current_time() + self._timeout_s
-        backoff = Backoff()
+        backoff = RetryPauses()
         while True:
             left_s = max(0.0, deadline - anyio.current_time())
             try:
@@ -198,7 +198,7 @@ class InstanceCalls(RepairCalls):
         With a ``limit`` in place of pages: go on with ``cursor=page.next`` until that is None. So nothing is left out
         or comes twice, whatever changes meanwhile. ``iterate_instances`` does it.
         """
-        window = Window(page=page, page_size=page_size, cursor=cursor, limit=limit)
+        window = ListWindow(page=page, page_size=page_size, cursor=cursor, limit=limit)
         return await self.call(ListInstances(window=window, **filters))
 
     def iterate_instances(self, **filters: Unpack[InstanceFilters]) -> AsyncIterator[Instance]:

@@ -18,10 +18,10 @@ from penstock.client.operation import (
     HeartbeatJob,
     HeartbeatJobs,
     ListFailedJobs,
+    ListWindow,
     ParkJob,
     PollJobs,
     ReleaseJobs,
-    Window,
 )
 from penstock.client.work_operation import (
     Acknowledge,
@@ -68,7 +68,7 @@ class JobCalls(Caller):
 
         ``page``, ``limit`` and ``cursor`` as with ``list_instances``.
         """
-        window = Window(page=page, page_size=page_size, cursor=cursor, limit=limit)
+        window = ListWindow(page=page, page_size=page_size, cursor=cursor, limit=limit)
         return await self.call(ListFailedJobs(job_type=job_type, window=window))
 
     async def list_open_jobs(
@@ -80,7 +80,7 @@ class JobCalls(Caller):
         Raises:
             BadRequest: another state; WAITING without a job type.
         """
-        window = Window(cursor=cursor, limit=limit)
+        window = ListWindow(cursor=cursor, limit=limit)
         return await self.call(ListOpenJobs(status=status, job_type=job_type, window=window))
 
     async def list_job_types(self) -> list[QueueRow]:
@@ -105,7 +105,7 @@ class JobCalls(Caller):
 
         A page may have fewer than ``limit`` and still a ``next``.
         """
-        window = Window(cursor=cursor, limit=limit)
+        window = ListWindow(cursor=cursor, limit=limit)
         found = ListAudit(kind=kind, actor=actor, contains=contains, since=since, until=until, window=window)
         return await self.call(found)
 

@@ -101,7 +101,7 @@ class Transport(Protocol):
         ...
 
 
-class Window(msgspec.Struct, frozen=True, kw_only=True):
+class ListWindow(msgspec.Struct, frozen=True, kw_only=True):
     """Which part of a list: a page, or with ``limit`` what comes after ``cursor``."""
 
     page: int = 0
@@ -149,7 +149,7 @@ class ListDefinitions(Operation[Page[DefinitionSummary]], frozen=True):
     """List the latest versions."""
 
     keyword: str | None = None
-    window: Window = Window()
+    window: ListWindow = ListWindow()
 
 
 class GetImpact(Operation[ImpactView], frozen=True):
@@ -258,7 +258,7 @@ class ListInstances(Operation[Page[Instance]], frozen=True):
     delayed: bool = False
     blocked: bool = False
     order: str | None = None
-    window: Window = Window()
+    window: ListWindow = ListWindow()
 
 
 class GetHistory(Operation[list[StepExecution]], frozen=True):
@@ -470,7 +470,7 @@ class ListFailedJobs(Operation[Page[FailedJob]], frozen=True):
     """List jobs that failed for good, newest first."""
 
     job_type: str | None = None
-    window: Window = Window()
+    window: ListWindow = ListWindow()
 
 
 class CompleteJob(Operation[None], frozen=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.client.operation import Deletion, Operation, Window
+from penstock.client.operation import Deletion, ListWindow, Operation
 from penstock.wire.page import Page
 from penstock.wire.queue import Queue, QueuePolicy
 
@@ -23,7 +23,7 @@ class GetQueue(Operation[Queue], frozen=True):
 class ListQueues(Operation[Page[Queue]], frozen=True):
     """Queues in order of their names."""
 
-    window: Window = Window(limit=50)
+    window: ListWindow = ListWindow(limit=50)
 
 
 class PauseQueue(Operation[Queue], frozen=True):

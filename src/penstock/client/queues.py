@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.client.caller import Caller
-from penstock.client.operation import Window
+from penstock.client.operation import ListWindow
 from penstock.client.queue_operation import DeleteQueue, GetQueue, ListQueues, PauseQueue, PutQueue
 from penstock.wire.page import Page
 from penstock.wire.queue import Queue, QueuePolicy
@@ -29,7 +29,7 @@ class QueueCalls(Caller):
 
     async def list_queues(self, *, cursor: str | None = None, limit: int = LIST_PART_ITEMS) -> Page[Queue]:
         """Queues in order of their names, with their policies."""
-        return await self.call(ListQueues(window=Window(cursor=cursor, limit=limit)))
+        return await self.call(ListQueues(window=ListWindow(cursor=cursor, limit=limit)))
 
     async def pause_queue(self, name: str) -> Queue:
         """Let none of its jobs begin; what runs goes on."""

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from penstock.client.http_exchange import Exchange, nothing, quoted, reader, rfc3339
-from penstock.client.operation import Operation, Window
+from penstock.client.operation import ListWindow, Operation
 from penstock.wire.attention import AcknowledgeBody, AttentionList
 from penstock.wire.audit import AuditTrailRecord
 from penstock.wire.open_work import OpenJobView, QueueRow, WorkerView
@@ -36,7 +36,7 @@ class ListOpenJobs(Operation[Page[OpenJobView]], frozen=True):
 
     status: str
     job_type: str | None = None
-    window: Window = Window(limit=50)
+    window: ListWindow = ListWindow(limit=50)
 
 
 class ListWorkers(Operation[Page[WorkerView]], frozen=True):
@@ -68,7 +68,7 @@ class ListAudit(Operation[Page[AuditTrailRecord]], frozen=True):
     contains: str | None = None
     since: datetime | None = None
     until: datetime | None = None
-    window: Window = Window(limit=50)
+    window: ListWindow = ListWindow(limit=50)
 
 
 class GetStanding(Operation[WaitState], frozen=True):

@@ -30,10 +30,10 @@ from penstock.durable.verbs import RunInfo
 from penstock.durable.workflow import Workflow, deadline_s
 from penstock.kernel.branch import Branch
 from penstock.kernel.current import current_branch
-from penstock.kernel.drive import Kernel, Limits
+from penstock.kernel.drive import Kernel, RunLimits
 from penstock.kernel.errors import Cancelled, Mismatch, NotAwaited, TooSlow, Undecodable
 from penstock.kernel.operation import CallOperation, Outcome, Receive, Sleep, Start
-from penstock.kernel.record import OUTCOMES, RULES, Kind, Record
+from penstock.kernel.record import OUTCOMES, RULES, JournalKind, Record
 from penstock.kernel.replay import marks_of
 from penstock.kernel.scope import CancelScope
 from penstock.log.masking import mask_text
@@ -74,7 +74,7 @@ class OpenCall:
         self.progress: str | None = None  # JSON, as its heartbeats said
 
 
-class Retry(msgspec.Struct, frozen=True):
+class RetryRecord(msgspec.Struct, frozen=True):
     """What the journal holds between two attempts: when the next one is due, when the step was asked for, the error,
     and how many attempts were lost so far. ``is_loss``: the attempt before was lost, and the next one has begun."""
 
@@ -85,7 +85,7 @@ class Retry(msgspec.Struct, frozen=True):
     is_loss: bool = False
 
 
-class CancelSaid(msgspec.Struct, frozen=True):
+class CancelRequested(msgspec.Struct, frozen=True):
     """What the journal holds of a cancel from outside."""
 
     reason: str | None = None
@@ -162,7 +162,7 @@ class Activation:
         arguments: str,
         started_at: float,
         host: Host,
-        limits: Limits | None = None,
+        limits: RunLimits | None = None,
         warn: Callable[[str | NotAwaited], None] | None = None,
         *,
         epoch: int = 1,
@@ -225,7 +225,7 @@ class Activation:
     ) -> None:
         """The body's first activation. ``replaying``: it happened before, in a former life. ``records``: the first ones
         of its journal, to `apply_record` then, or ``more`` of them; all of their ``marks`` are these."""
-        begun = records[0] if records and records[0].kind is Kind.BEGUN else None
+        begun = records[0] if records and records[0].kind is JournalKind.BEGUN else None
         if begun is not None:
             self._begin_as(begun)
         self.info.replaying = replaying
@@ -268,13 +268,13 @@ class Activation:
             self.calls.pop(record.path, None)
             self._waiting.pop(record.path, None)
             self._losses.pop(record.path, None)
-        elif record.kind is Kind.RETRY and (call := self.calls.get(record.path)) is not None:
-            self._read_retry(call, record.attempt, decode(record.payload or "", Retry))
-        elif record.kind is Kind.CANCEL and not record.path and record.payload is not None:
+        elif record.kind is JournalKind.RETRY and (call := self.calls.get(record.path)) is not None:
+            self._read_retry(call, record.attempt, decode(record.payload or "", RetryRecord))
+        elif record.kind is JournalKind.CANCEL and not record.path and record.payload is not None:
             self.cancel_reason = _cancel_reason(record.payload)
         self._obey()
 
-    def _read_retry(self, call: OpenCall, attempt: int, retry: Retry) -> None:
+    def _read_retry(self, call: OpenCall, attempt: int, retry: RetryRecord) -> None:
         if retry.is_loss and (call.is_running or call.is_written):  # of this attempt, which goes on
             return
         call.attempt, call.due, call.begun_at, call.lost = attempt + 1, retry.due, retry.begun_at, retry.lost
@@ -305,7 +305,9 @@ class Activation:
             msgspec.structs.replace(record, mark=marks.popleft()) if marks and record.mark is None else record
             for record in records
         ]
-        return marked + [Record(at=kernel.now, kind=Kind.CLOCK, mark=mark, rules=kernel.newest) for mark in marks]
+        return marked + [
+            Record(at=kernel.now, kind=JournalKind.CLOCK, mark=mark, rules=kernel.newest) for mark in marks
+        ]
 
     def issue_commands(self, lost: int = 0) -> None:
         """Acts on what the records since the last time asked for. ``lost``: so many leases of the run have ended
@@ -349,7 +351,7 @@ class Activation:
                 " its process, nor keep it from running for longer than the lease (code that holds the GIL): move such"
                 " work into a process of its own"
             )
-            self._write(call, Kind.FAILED, call.step.encode_error(error, self.kernel.newest), None)
+            self._write(call, JournalKind.FAILED, call.step.encode_error(error, self.kernel.newest), None)
             return
         if self._warn is not None and lost:
             self._warn(again)
@@ -358,8 +360,8 @@ class Activation:
     def _loss(self, call: OpenCall, text: str, number: int, attempt: int) -> Record:
         """An attempt that was cut off, the ``number``-th one of its step."""
         met = msgspec.Raw(call.step.encode_error(StepLost(text), self.kernel.newest).encode())
-        retry = Retry(self.host.now(), call.begun_at, met, number, is_loss=True)
-        return self._record(call, Kind.RETRY, msgspec.json.encode(retry).decode(), None, attempt)
+        retry = RetryRecord(self.host.now(), call.begun_at, met, number, is_loss=True)
+        return self._record(call, JournalKind.RETRY, msgspec.json.encode(retry).decode(), None, attempt)
 
     def next_due(self) -> float:
         """When `wake` has something to do, `inf` for never."""
@@ -377,7 +379,7 @@ class Activation:
                 self._begin(call)
         due = self.kernel.next_due()
         if due <= now and self.result is None:
-            self.host.write(self, Record(at=due, kind=Kind.CLOCK, rules=self.kernel.newest))
+            self.host.write(self, Record(at=due, kind=JournalKind.CLOCK, rules=self.kernel.newest))
 
     def attempt_ended(self, call: OpenCall, outcome: Outcome, took_ms: int | None = None) -> None:
         """An attempt at a step has ended by itself: what it gave is written, or it is tried again."""
@@ -387,28 +389,28 @@ class Activation:
                 text = call.step.encode_value(outcome.value, call.path, self.payload_max_bytes)
             except (Unencodable, PayloadTooLarge) as error:  # it would be so again
                 self.host.step_failed(self, call, error)
-                self._write(call, Kind.FAILED, call.step.encode_error(error, self.kernel.newest), took_ms)
+                self._write(call, JournalKind.FAILED, call.step.encode_error(error, self.kernel.newest), took_ms)
             else:
-                self._write(call, Kind.DONE, text, took_ms)
+                self._write(call, JournalKind.DONE, text, took_ms)
             return
         pause_s = None if call.stopping else self._pause_s(call, outcome.error)
         if pause_s is None:
             if not call.stopping:
                 self.host.step_failed(self, call, outcome.error)
-            self._write(call, Kind.FAILED, call.step.encode_error(outcome.error, self.kernel.newest), took_ms)
+            self._write(call, JournalKind.FAILED, call.step.encode_error(outcome.error, self.kernel.newest), took_ms)
             return
         failed, most = call.attempt - call.lost, call.step.options.retries + 1
         if self._warn is not None:
             told = f"{call.step.name!r} at {call.path} failed, attempt {failed} of {most}"
             self._warn(f"step {told}: {mask_text(describe(outcome.error))}. It is tried again in {pause_s:g} s")
         met = msgspec.Raw(call.step.encode_error(outcome.error, self.kernel.newest).encode())
-        retry = Retry(self.host.now() + pause_s, call.begun_at, met, call.lost)
-        self._write(call, Kind.RETRY, msgspec.json.encode(retry).decode(), took_ms)
+        retry = RetryRecord(self.host.now() + pause_s, call.begun_at, met, call.lost)
+        self._write(call, JournalKind.RETRY, msgspec.json.encode(retry).decode(), took_ms)
 
     def attempt_stopped(self, call: OpenCall, *, abandoned: bool = False) -> None:
         """An attempt was cancelled and has really ended, or was never begun; or nobody waits for its thread."""
         call.is_running = False
-        self._write(call, Kind.ABANDONED if abandoned else Kind.STOPPED, None, None)
+        self._write(call, JournalKind.ABANDONED if abandoned else JournalKind.STOPPED, None, None)
 
     def discard(self) -> None:
         """Gives this copy of the run up: another executor has the run, or will."""
@@ -427,7 +429,7 @@ class Activation:
         arguments = self.workflow.encode_arguments(*asked.arguments, max_bytes=self.payload_max_bytes)
         begun = Begun(msgspec.Raw(arguments.encode()), self.info.continuation + 1, self.info.view)
         payload = msgspec.json.encode(begun).decode()
-        return Record(0, Kind.BEGUN, name=str(begun.continuation), payload=payload)
+        return Record(0, JournalKind.BEGUN, name=str(begun.continuation), payload=payload)
 
     def unread(self) -> list[int]:
         """The positions of the messages that nobody has received."""
@@ -586,12 +588,14 @@ class Activation:
         self._waiting.pop(call.path, None)
         self.host.begin(self, call)
 
-    def _write(self, call: OpenCall, kind: Kind, payload: str | None, took_ms: int | None) -> None:
+    def _write(self, call: OpenCall, kind: JournalKind, payload: str | None, took_ms: int | None) -> None:
         call.is_written, call.due = True, None
         self._waiting.pop(call.path, None)
         self.host.write(self, self._record(call, kind, payload, took_ms, call.attempt))
 
-    def _record(self, call: OpenCall, kind: Kind, payload: str | None, took_ms: int | None, attempt: int) -> Record:
+    def _record(
+        self, call: OpenCall, kind: JournalKind, payload: str | None, took_ms: int | None, attempt: int
+    ) -> Record:
         step, rules = call.step, self.kernel.newest
         digest = step.digest_by(rules)
         return Record(0, kind, call.path, step.name, payload, digest, attempt, 0, took_ms, None, rules)
@@ -624,7 +628,7 @@ def _continues(error: BaseException | None) -> ContinueAsNew | None:
 
 def _cancel_reason(payload: str) -> str | None:
     try:
-        reason: str | None = decode(payload, CancelSaid).reason
+        reason: str | None = decode(payload, CancelRequested).reason
     except ValueError:  # of another version: it is for people only
         return None
     return reason

@@ -30,7 +30,7 @@ from penstock.client.errors import ClientError
 from penstock.client.token import Token
 from penstock.durable.activation import MAX_LOST
 from penstock.durable.app_thread import AppThread, Portal, event_set, in_its_loop, only_error, until_ended
-from penstock.durable.backend import LeasedRun, Opened, Runs
+from penstock.durable.backend import CallerRuns, LeasedRun, Opened
 from penstock.durable.duration import Duration
 from penstock.durable.executor import Executor
 from penstock.durable.given import (
@@ -150,7 +150,7 @@ class App:
                 )
         self._has_opened = False  # so that it was no start that failed
         self._pid: int | None = None
-        self._runs: Runs | None = None
+        self._runs: CallerRuns | None = None
         self._run_ends = RunEnds()
         self._stack: AsyncExitStack | None = None
         self.portal: Portal | None = None
@@ -491,7 +491,7 @@ class App:
     def _on_result(self, leased: LeasedRun, result: str) -> None:
         self._run_ends.notify(leased.id, result)
 
-    def _open_runs(self) -> Runs:
+    def _open_runs(self) -> CallerRuns:
         self.claim()
         if self._runs is None:
             raise RuntimeError("this app is not open: use `async with app`, or `with app.in_thread()`")

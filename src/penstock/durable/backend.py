@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.wire.model import Instance, StartRequest
 
 
-class LeaseLost(Exception):
+class RunLeaseLost(Exception):
     """Another executor has the run, or it has ended: whatever this one still does does not count."""
 
 
@@ -56,7 +56,7 @@ class AppendPermit(Protocol):
         ...
 
 
-class Page(msgspec.Struct, frozen=True):
+class RecordPage(msgspec.Struct, frozen=True):
     """Records of a journal, in order. ``mail`` is how many others wrote, up to here; ``more``: there are others."""
 
     records: Sequence[Record]
@@ -85,7 +85,7 @@ class LeasedRun(msgspec.Struct, frozen=True):
     expiries: int = 0
     fence: object = None  # the backend's own
     name: str = ""
-    page: Page | None = None
+    page: RecordPage | None = None
     rules: int = RULES  # by which what comes next is delivered
 
     def __str__(self) -> str:
@@ -141,7 +141,7 @@ class Backend(Protocol):
         """Waits until somebody writes into the journal of a run that is held here; the keys. A hint."""
         ...
 
-    async def read(self, leased: LeasedRun, after: int) -> Page:
+    async def read(self, leased: LeasedRun, after: int) -> RecordPage:
         """The journal behind that position. Raises `LeaseLost` when the run has ended, `Away`."""
         ...
 
@@ -221,14 +221,14 @@ class Backend(Protocol):
         ...
 
 
-class Started(NamedTuple):
+class StartedRun(NamedTuple):
     """A run that was started; ``deduplicated``: one that was there before has answered."""
 
     instance_id: str
     deduplicated: bool = False
 
 
-class Runs(Protocol):
+class CallerRuns(Protocol):
     """What an `App` asks for its caller. Raises the errors of `penstock.client`."""
 
     @property
@@ -243,7 +243,7 @@ class Runs(Protocol):
 
     async def start(
         self, workflow: str, version: int, arguments: str, id: str | None, asked: StartRequest | None = None
-    ) -> Started:
+    ) -> StartedRun:
         """A new run, or the one that has this id, or with which ``asked`` has it answered."""
         ...
 
@@ -289,6 +289,6 @@ class Runs(Protocol):
 class Opened(NamedTuple):
     """Where an `App` has its runs, while it is open. ``backend``: None for a client."""
 
-    runs: Runs
+    runs: CallerRuns
     backend: Backend | None
     rest_url: str | None = None

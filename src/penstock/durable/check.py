@@ -16,7 +16,7 @@ import trio
 import trio.lowlevel
 
 from penstock.durable.activation import Activation, Still
-from penstock.durable.backend import Page
+from penstock.durable.backend import RecordPage
 from penstock.durable.step import Step
 from penstock.durable.workflow import Workflow
 from penstock.kernel.errors import Blocked, Mismatch, Undecodable
@@ -99,7 +99,7 @@ class Report(msgspec.Struct, rename="camel"):
                 same.runs.append(id)
 
 
-class OpenRun(msgspec.Struct, frozen=True):
+class CheckedRun(msgspec.Struct, frozen=True):
     """A run that has not ended. ``id``: what it was started with, or its instance's. ``waits``: of one that is parked
     what it waits for, as its executor said."""
 
@@ -107,22 +107,22 @@ class OpenRun(msgspec.Struct, frozen=True):
     instance: int
     arguments: str
     started_at: float
-    page: Page
+    page: RecordPage
     waits: list[Kept] | None
 
 
-class Runs(Protocol):
+class RunReader(Protocol):
     """Where open runs are read."""
 
     async def code_versions(self, workflow: str) -> dict[int, int]:
         """By version of a workflow's code the key of the definition that its runs have."""
         ...
 
-    def read_open(self, definition: int) -> AsyncGenerator[list[OpenRun]]:
+    def read_open(self, definition: int) -> AsyncGenerator[list[CheckedRun]]:
         """All runs of a definition that have not ended, in slices, each with the first page of its journal."""
         ...
 
-    async def read_records(self, instance: int, after: int) -> Page:
+    async def read_records(self, instance: int, after: int) -> RecordPage:
         """A page of a journal beyond a position."""
         ...
 
@@ -213,7 +213,7 @@ def replay_run(workflow: Workflow[..., Any], saved: SavedRun) -> Replayed:
     return replay.result(None)
 
 
-def replay_open(workflow: Workflow[..., Any], run: OpenRun) -> Replayed:
+def replay_open(workflow: Workflow[..., Any], run: CheckedRun) -> Replayed:
     """A run whose whole journal is in its page."""
     replay = Replay(workflow, run.id, run.arguments, run.started_at)
     replay.start(marks_of(run.page.records), run.page.records, more=False)
@@ -226,13 +226,13 @@ class Elsewhere(Protocol):
 
     count: int
 
-    async def replay(self, workflow: Workflow[..., Any], runs: list[OpenRun]) -> list[Replayed] | None:
+    async def replay(self, workflow: Workflow[..., Any], runs: list[CheckedRun]) -> list[Replayed] | None:
         """What became of runs whose whole journals are given; None: the caller is to do it."""
         ...
 
 
 async def check(
-    runs: Runs, workflows: Sequence[Workflow[..., Any]], elsewhere: Elsewhere | None = None
+    runs: RunReader, workflows: Sequence[Workflow[..., Any]], elsewhere: Elsewhere | None = None
 ) -> list[Report]:
     """A report for each version of these workflows that has code here or open runs."""
     reports: list[Report] = []
@@ -249,14 +249,14 @@ async def check(
 
 
 async def _replay_all(
-    runs: Runs,
+    runs: RunReader,
     definition: int,
     workflow: Workflow[..., Any] | None,
     report: Report,
     elsewhere: Elsewhere | None,
 ) -> None:
     """While a slice is replayed the database is at the next one."""
-    sends, slices = trio.open_memory_channel[list[OpenRun]](0)
+    sends, slices = trio.open_memory_channel[list[CheckedRun]](0)
 
     async def read() -> None:
         async with sends:
@@ -283,7 +283,7 @@ async def _replay_all(
             nursery.start_soon(replay)
 
 
-async def _replay(runs: Runs, workflow: Workflow[..., Any], run: OpenRun) -> Replayed:
+async def _replay(runs: RunReader, workflow: Workflow[..., Any], run: CheckedRun) -> Replayed:
     page = run.page
     if not page.more:
         return replay_open(workflow, run)

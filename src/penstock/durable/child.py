@@ -14,7 +14,7 @@ from penstock.durable.step import Step, StepCall, StepOptions
 from penstock.durable.workflow import Workflow
 from penstock.kernel.errors import Cancelled, Undecodable
 from penstock.kernel.operation import CallOperation, Outcome
-from penstock.kernel.record import Kind, Record
+from penstock.kernel.record import JournalKind, Record
 
 CANCELLED: Final = "CANCELLED"
 
@@ -48,7 +48,7 @@ class ChildCall(StepCall):
 
     def outcome(self, record: Record) -> Outcome:
         """What the body gets: its result, or `ChildFailed`; `StartRefused` where it could not begin."""
-        if record.kind is not Kind.CHILD:
+        if record.kind is not JournalKind.CHILD:
             return super().outcome(record)
         end = decode(record.payload or "", ChildEnd)
         if end.status != "COMPLETED":

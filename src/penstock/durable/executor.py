@@ -17,9 +17,9 @@ from typing import Any, TypeVar
 
 import trio
 
-from penstock.durable.backend import Away, Backend, LeasedRun, LeaseLost
+from penstock.durable.backend import Away, Backend, LeasedRun, RunLeaseLost
 from penstock.durable.forbidden import watch_bodies
-from penstock.durable.isolation import Watch, mute_replayed_logs
+from penstock.durable.isolation import LoopWatch, mute_replayed_logs
 from penstock.durable.loaded_run import RETRY_FIRST_S, RETRY_MAX_S, ExecutorLimits, LoadedRun
 from penstock.durable.news import UNSERVED_S, Unserved
 from penstock.durable.step_host import StepHost
@@ -96,7 +96,7 @@ class Executor:
         """Serve until cancelled. What is held then is held until its lease ends: call `drain` before."""
         mute_replayed_logs()
         watch_bodies()
-        with Watch():
+        with LoopWatch():
             async with trio.open_nursery() as self.nursery:
                 for service in (self._ring, self._beat, self._listen, self.loops.run):
                     self.nursery.start_soon(service)
@@ -138,7 +138,7 @@ class Executor:
 
     async def _let_go(self, run: LoadedRun) -> None:
         """A run that waits is parked; another one goes to whoever takes it."""
-        with suppress(LeaseLost, Away), trio.move_on_after(RETRY_MAX_S):
+        with suppress(RunLeaseLost, Away), trio.move_on_after(RETRY_MAX_S):
             if run.is_quiet:
                 run.park_soon()
                 # a message may have come before it was parked, and a step has begun: it is not cut off here
@@ -227,7 +227,7 @@ class Executor:
                 nursery.start_soon(self._give_back, leased)
 
     async def _give_back(self, leased: LeasedRun) -> None:
-        with suppress(LeaseLost, Away):
+        with suppress(RunLeaseLost, Away):
             await self.backend.give_back(leased)
 
     def _activate(self, leased: LeasedRun, lease_ends: float) -> None:
@@ -266,7 +266,7 @@ class Executor:
         self._on_event("blocked", leased, reason)
 
     async def _block(self, leased: LeasedRun, reason: str) -> None:
-        with suppress(LeaseLost, Away):
+        with suppress(RunLeaseLost, Away):
             pause_s = await self.backend.block(leased, reason)
             log.error("run %s is blocked on code: %s. It is tried again in %.0f s", leased, reason, pause_s)
 
@@ -385,7 +385,7 @@ class Executor:
         before, shown, seen = trio.current_time(), run.shown, run.seen
         try:
             beat = await self.backend.extend(run.leased, shown)
-        except LeaseLost:
+        except RunLeaseLost:
             self._lose(run)
             return
         except Away:

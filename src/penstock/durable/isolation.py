@@ -52,7 +52,7 @@ def _run_context() -> Any:
 
 
 class _Here(threading.local):
-    watch: Watch | None = None
+    watch: LoopWatch | None = None
     muted = False
 
 
@@ -174,7 +174,7 @@ def _put(context: dict[str, Any], name: str, value: Any) -> None:
 _CONTEXT = _run_context()
 
 
-class Watch:
+class LoopWatch:
     """Of one executor's thread: warns of a body that runs long without an await, and ends one that does not stop."""
 
     def __init__(self) -> None:
@@ -183,10 +183,10 @@ class Watch:
         self._began: float | None = None
         self._warned = self._fired = False
         self._place = ""
-        self._before: Watch | None = None
+        self._before: LoopWatch | None = None
         self._closed = threading.Event()
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> LoopWatch:
         self._before, _here.watch = _here.watch, self
         threading.Thread(target=self._look, daemon=True, name="penstock watchdog").start()
         return self

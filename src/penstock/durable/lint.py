@@ -74,7 +74,7 @@ _LINE_ENDS: Final = re.compile(r"\r\n|\r|\n")
 _IGNORED: Final = re.compile(r"#\s*penstock:\s*ignore\[([\w\-, ]+)\]")
 
 
-class Finding(msgspec.Struct, frozen=True, order=True):
+class LintFinding(msgspec.Struct, frozen=True, order=True):
     """A place, the rule, and what is wrong there."""
 
     line: int
@@ -82,7 +82,7 @@ class Finding(msgspec.Struct, frozen=True, order=True):
     text: str
 
 
-def lint(source: str) -> list[Finding]:
+def lint(source: str) -> list[LintFinding]:
     """What is wrong in the bodies of this source, by line. Raises SyntaxError when it does not parse."""
     module = _Module(ast.parse(source))
     lines = _LINE_ENDS.split(source)
@@ -204,7 +204,7 @@ class _Body:
             if isinstance(target, ast.Name)
         }
 
-    def findings(self) -> Iterator[Finding]:
+    def findings(self) -> Iterator[LintFinding]:
         for node in _code_of(self._function, self._module.steps):
             match node:
                 case ast.Call():
@@ -222,14 +222,14 @@ class _Body:
                 case _:
                     pass
 
-    def _of_call(self, node: ast.Call) -> Iterator[Finding]:
+    def _of_call(self, node: ast.Call) -> Iterator[LintFinding]:
         name = self._name(node.func)
         if name in ("list", "tuple", "enumerate", "iter", "next") and any(self._is_set(part) for part in node.args):
             yield _finding(node, "set-order", f"{name}()")
         elif rule := _rule_of(name):
             yield _finding(node, rule, f"{name}()")
 
-    def _of_try(self, node: ast.Try | ast.TryStar) -> Iterator[Finding]:
+    def _of_try(self, node: ast.Try | ast.TryStar) -> Iterator[LintFinding]:
         """Awaits in clean-up, and handlers that never meet what they are for."""
         clean_up = [node.finalbody]
         clean_up += [handler.body for handler in node.handlers if self._catches_cancelled(handler)]
@@ -271,8 +271,8 @@ class _Body:
         )
 
 
-def _finding(node: ast.expr | ast.ExceptHandler, rule: str, what: str) -> Finding:
-    return Finding(node.lineno, rule, f"{what}: {RULES[rule]}" if what else RULES[rule])
+def _finding(node: ast.expr | ast.ExceptHandler, rule: str, what: str) -> LintFinding:
+    return LintFinding(node.lineno, rule, f"{what}: {RULES[rule]}" if what else RULES[rule])
 
 
 def _rule_of(name: str) -> str | None:

@@ -27,8 +27,8 @@ from penstock.durable.backend import (
     Ending,
     JournalFull,
     LeasedRun,
-    LeaseLost,
     Refused,
+    RunLeaseLost,
     Shown,
 )
 from penstock.durable.child import ChildCall
@@ -47,7 +47,7 @@ from penstock.durable.step import (
 from penstock.durable.step_host import StepHost
 from penstock.durable.step_loop import LoopCall, StepLoopEnded, WrongLibrary, has_cancelled
 from penstock.durable.workflow import Workflow
-from penstock.kernel.drive import Limits
+from penstock.kernel.drive import RunLimits
 from penstock.kernel.errors import Blocked, NotAwaited
 from penstock.kernel.operation import Outcome
 from penstock.kernel.record import TOLD, Record
@@ -85,7 +85,7 @@ class ExecutorLimits(msgspec.Struct, frozen=True):
     payload_max_bytes: int = PAYLOAD_MAX_BYTES
     strict_args: bool = False
     max_lost: int = MAX_LOST
-    run: Limits = Limits()
+    run: RunLimits = RunLimits()
 
 
 class Keeper(Protocol):
@@ -258,7 +258,7 @@ class LoadedRun:
         try:
             while not self.is_gone and await self._turn():
                 pass
-        except LeaseLost:
+        except RunLeaseLost:
             self._leave("lost")
         except Blocked as error:
             self._leave("blocked", str(error))
@@ -443,11 +443,11 @@ class LoadedRun:
                 answer = await call()
             except Away as error:
                 if trio.current_time() + pause_s >= self.lease_ends:
-                    raise LeaseLost from error
+                    raise RunLeaseLost from error
                 log.debug("the journals are away: %s", error)
             else:
                 if self.is_gone:
-                    raise LeaseLost
+                    raise RunLeaseLost
                 return answer
             await need_task()
             await trio.sleep(pause_s)
@@ -519,7 +519,7 @@ class LoadedRun:
             if has_cancelled(group):
                 raise
             outcome = Outcome(error=group)
-        except (LeaseLost, StepLoopEnded, WrongLibrary) as error:
+        except (RunLeaseLost, StepLoopEnded, WrongLibrary) as error:
             outcome = self._attempt_broke(error)
         self._attempt_ended(call, outcome, began)
 
@@ -536,7 +536,7 @@ class LoadedRun:
 
     def _attempt_broke(self, error: Exception) -> Outcome:
         """No outcome: of the lease, of the program, or of the code."""
-        if isinstance(error, LeaseLost):
+        if isinstance(error, RunLeaseLost):
             self._leave("lost")
         elif isinstance(error, StepLoopEnded):
             self.keeper.abandon(self)
@@ -573,7 +573,7 @@ class LoadedRun:
                     begun = await self._ask(lambda: backend.cancel_child(self.leased, call.path))
         except StartRefused as error:
             refused = error
-        except LeaseLost:
+        except RunLeaseLost:
             self._leave("lost")
         except Exception as error:  # of ours, or of the backend: other runs go on
             self._give_up(error)

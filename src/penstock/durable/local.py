@@ -25,15 +25,15 @@ from penstock.durable.backend import (
     Ending,
     JournalFull,
     LeasedRun,
-    LeaseLost,
     Opened,
-    Page,
+    RecordPage,
     Refused,
+    RunLeaseLost,
     Shown,
-    Started,
+    StartedRun,
     Stored,
 )
-from penstock.durable.check import OpenRun, SavedRun
+from penstock.durable.check import CheckedRun, SavedRun
 from penstock.durable.child import ChildCall
 from penstock.durable.errors import SendRefused, StartRefused
 from penstock.durable.names import RunNames
@@ -41,7 +41,7 @@ from penstock.durable.news import latest_waits_for
 from penstock.durable.own_engine import open_engine
 from penstock.durable.step import StepCall, StepInfo
 from penstock.durable.takes import schema_of_arguments
-from penstock.durable.transaction import Fence, Session, Transactions
+from penstock.durable.transaction import DatabaseSession, Fence, StepTransactions
 from penstock.durable.workflow import Workflow
 from penstock.engine.engine import Engine
 from penstock.engine.queues.journal_items import ClaimedRun, JournalPage, JournalRow, NewRecord, RunEnd
@@ -54,11 +54,11 @@ from penstock.engine.runs.runs import Raised
 from penstock.errors import BadRequest, JournalTooLong, PayloadTooLarge, PenstockError, TooManyRequests, Unavailable
 from penstock.errors import LeaseLost as LeaseIsLost
 from penstock.kernel.operation import Outcome
-from penstock.kernel.record import OUTCOMES, RULES, Kind, Record
+from penstock.kernel.record import OUTCOMES, RULES, JournalKind, Record
 from penstock.runtime.database_start import wait_out
 from penstock.store.db.database import AWAY, away_reason, first_line
 from penstock.store.rows.journal import OpenRun as StoredRun
-from penstock.store.rows.origins import Origin
+from penstock.store.rows.origins import OriginRow
 from penstock.wire.fields import json_text
 from penstock.wire.model import Instance, StartRequest
 
@@ -106,7 +106,7 @@ class LocalBackend:
         """``runs``: what the app's caller asks; it knows the ids of those that were started here. ``dsn``: the database
         for transactions of steps."""
         vault = engine.database.vault
-        self._transactions = Transactions(dsn, self, str if vault is None else vault.seal_text)
+        self._transactions = StepTransactions(dsn, self, str if vault is None else vault.seal_text)
         self._schema: str | None = None
         self._engine, self._runs = engine, runs or LocalRuns(engine, app)
         self._code = [CodeWorkflow(each.name, each.version, app) for each in workflows]
@@ -121,7 +121,7 @@ class LocalBackend:
         for each, known in zip(self._code, self._workflows, strict=True):
             await self._engine.code.register(each, anew=True)
             await self._engine.signatures.publish(each.job_type, schema_of_arguments(known.parameters, known.name))
-            await self._engine.origins.register(each, Origin(*known.origin), exclusive=exclusive, lives_here=True)
+            await self._engine.origins.register(each, OriginRow(*known.origin), exclusive=exclusive, lives_here=True)
             if known.queue is not None:
                 await self._engine.queues.join(known.queue, each.job_type)
 
@@ -154,7 +154,7 @@ class LocalBackend:
         """Keys of runs that were told something."""
         return [_key(mail.instance) for mail in await self._engine.journal.wait_mailbox(self._holder)]
 
-    async def read(self, leased: LeasedRun, after: int) -> Page:
+    async def read(self, leased: LeasedRun, after: int) -> RecordPage:
         """A page of the journal."""
         page = await _asked(self._engine.journal.read(_lease(leased).instance, after))
         return _read_page(page)
@@ -223,7 +223,7 @@ class LocalBackend:
         max_bytes = self._engine.settings.payload_max_bytes
         return await self._transactions.run(leased, fence, call, info, after, permit, limiter, max_bytes)
 
-    async def end_session(self, session: Session) -> None:
+    async def end_session(self, session: DatabaseSession) -> None:
         """Until it is gone."""
         await _asked(self._engine.journal.end_session(session.pid, session.started))
 
@@ -294,12 +294,12 @@ class LocalRuns:
 
     async def start(
         self, workflow: str, version: int, arguments: str, id: str | None, asked: StartRequest | None = None
-    ) -> Started:
+    ) -> StartedRun:
         """A new run, or the one that has this id, or with which ``asked`` has it answered."""
         code = CodeWorkflow(workflow, version, self.app)
         view = await told(self._engine.code.start(code, arguments.encode(), id=id, asked=asked))
         self.names.note(view.id, id)
-        return Started(view.id, bool(view.deduplicated))
+        return StartedRun(view.id, bool(view.deduplicated))
 
     async def find(self, id: str, workflows: Mapping[str, object], *, or_any: bool = False) -> str:
         """The instance id of the run with this id: of these workflows, else of any if there are none, or ``or_any``."""
@@ -325,11 +325,11 @@ class LocalRuns:
             if each.code
         }
 
-    async def read_open(self, definition: int) -> AsyncGenerator[list[OpenRun]]:
+    async def read_open(self, definition: int) -> AsyncGenerator[list[CheckedRun]]:
         """All runs of a definition that have not ended, in slices, each with the first page of its journal."""
         async for runs in self._engine.runs.read_open(definition):
             yield [
-                OpenRun(
+                CheckedRun(
                     id=run.key or show_instance(run.id),
                     instance=run.id,
                     arguments=run.arguments,
@@ -364,7 +364,7 @@ class LocalRuns:
             rules=RULES,
         )
 
-    async def read_records(self, instance: int, after: int) -> Page:
+    async def read_records(self, instance: int, after: int) -> RecordPage:
         """A page of a journal beyond a position."""
         return _read_page(await told(self._engine.journal.read(instance, after)))
 
@@ -446,7 +446,7 @@ async def _asked(call: Awaitable[T]) -> T:
     try:
         return await call
     except LeaseIsLost:
-        raise LeaseLost from None
+        raise RunLeaseLost from None
     except JournalTooLong as error:
         raise JournalFull(error.reason) from None
     except (BadRequest, PayloadTooLarge) as error:
@@ -488,16 +488,16 @@ def _new_record(record: Record) -> NewRecord:
     )
 
 
-def _read_page(page: JournalPage) -> Page:
+def _read_page(page: JournalPage) -> RecordPage:
     if page.mail is None:
-        raise LeaseLost
-    return Page([_read_record(record) for record in page.records], page.mail, page.more)
+        raise RunLeaseLost
+    return RecordPage([_read_record(record) for record in page.records], page.mail, page.more)
 
 
 def _read_record(row: JournalRow) -> Record:
     return Record(
         row.at,
-        Kind(row.kind),
+        JournalKind(row.kind),
         row.path,
         row.name,
         row.payload,

@@ -14,7 +14,7 @@ import trio
 from penstock.client.errors import ClientError
 
 if TYPE_CHECKING:
-    from penstock.durable.backend import Runs
+    from penstock.durable.backend import CallerRuns
 
 POLL_FIRST_S, POLL_MAX_S = 0.05, 1.0
 POLLS_PER_S = 10_000
@@ -57,7 +57,7 @@ class Unserved:
             log.debug("what %s waits for can't be seen: %s", who, error)
 
 
-async def latest_waits_for(runs: Runs, workflow: str) -> str | None:
+async def latest_waits_for(runs: CallerRuns, workflow: str) -> str | None:
     """What the latest run of a workflow waits for, in the engine's words."""
     latest = await runs.latest(workflow, None, 1)
     found: str | None = (await runs.tree(latest[0].id)).get("waitsFor") if latest else None

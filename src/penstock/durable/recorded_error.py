@@ -56,7 +56,7 @@ class Named(msgspec.Struct, frozen=True):
     name: str
 
 
-class State(msgspec.Struct, frozen=True, omit_defaults=True):
+class ErrorState(msgspec.Struct, frozen=True, omit_defaults=True):
     """What an error holds, each value with its type. ``lost``: the names of what has no JSON form, with the reason."""
 
     args: list[Any] = []
@@ -82,7 +82,7 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     raised: Named | None = None
     base: Named | None = None
     arrives: Named | None = None
-    state: State | None = None
+    state: ErrorState | None = None
     errors: list[Failure] | None = None
     not_awaited: list[str] = []
 
@@ -248,7 +248,7 @@ def _plain_args(error: BaseException) -> list[Any] | None:
     return args
 
 
-def _state(error: BaseException, class_: ErrorClass, left: int) -> State:
+def _state(error: BaseException, class_: ErrorClass, left: int) -> ErrorState:
     """In ``left`` bytes."""
     args: list[Any] = []
     attributes: dict[str, Any] = {}
@@ -274,7 +274,7 @@ def _state(error: BaseException, class_: ErrorClass, left: int) -> State:
             encode(attributes[name], f"attribute {name}", 4_096)
         except (Unencodable, PayloadTooLarge):  # a built-in class gives None for what it does not have
             attributes.pop(name, None)
-    return State(args, attributes, lost)
+    return ErrorState(args, attributes, lost)
 
 
 def _attributes(error: BaseException) -> dict[str, Any]:
@@ -383,7 +383,7 @@ def _unpacked(value: Any, hint: Any = Any) -> Any:
 
 
 def _restored(class_: ErrorClass, failure: Failure, raises: Sequence[ErrorClass], module: str) -> BaseException | None:
-    state = failure.state or State()
+    state = failure.state or ErrorState()
     lost, hints = dict(state.lost), _hints(cast("Any", class_))
     args: tuple[Any, ...] = tuple(_unpacked(each) for each in state.args)
     if failure.errors is not None:

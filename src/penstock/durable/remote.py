@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
-from penstock.client.backoff import Backoff
+from penstock.client.backoff import RetryPauses
 from penstock.client.errors import (
     BadRequest,
     ClientError,
@@ -41,10 +41,10 @@ from penstock.durable.backend import (
     Ending,
     JournalFull,
     LeasedRun,
-    LeaseLost,
     Opened,
-    Page,
+    RecordPage,
     Refused,
+    RunLeaseLost,
     Shown,
     Stored,
 )
@@ -56,13 +56,13 @@ from penstock.durable.remote_stream import MESSAGE_MAX_BYTES, Link
 from penstock.durable.step import StepCall, StepInfo
 from penstock.durable.workflow import Workflow
 from penstock.kernel.operation import Outcome
-from penstock.kernel.record import Kind, Record
+from penstock.kernel.record import JournalKind, Record
 from penstock.loop.taskless import need_task
 from penstock.wire import penstock_v1 as w
 from penstock.wire import runs_v1 as r
 
 if TYPE_CHECKING:
-    from penstock.durable.transaction import Transactions
+    from penstock.durable.transaction import StepTransactions
 
 CLOSE_MAX_S: Final = 2.0
 ANSWER_MAX_BYTES: Final = 1 << 30
@@ -127,13 +127,13 @@ class RemoteBackend:
         self._came = trio.Event()
         self._mail: dict[str, None] = {}
         self._mailed = trio.Event()
-        self._transactions: Transactions | None = None
+        self._transactions: StepTransactions | None = None
 
     # -- the stream
 
     async def serve(self) -> None:
         """Until cancelled. Raises what the engine refuses for good."""
-        backoff, was_in = Backoff(), False
+        backoff, was_in = RetryPauses(), False
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.return_surplus)
             while True:
@@ -168,7 +168,7 @@ class RemoteBackend:
                 if came_at < early and not self._asked and self._arrived.pop(job_id, None) is not None:
                     try:
                         await link.ask(w.RunPark(job_id, run.attempt, give_back=True))
-                    except (LeaseLost, Away, Refused) as error:
+                    except (RunLeaseLost, Away, Refused) as error:
                         log.debug("a run could not be given back: %s", error)
                     link.let_go(job_id, run.attempt)
 
@@ -257,7 +257,7 @@ class RemoteBackend:
         keys, self._mail = list(self._mail), {}
         return keys
 
-    async def read(self, leased: LeasedRun, after: int) -> Page:
+    async def read(self, leased: LeasedRun, after: int) -> RecordPage:
         """A page of the journal."""
         return _page(await _link(leased).ask(w.RunRead(leased.key, leased.attempt, after=f"{after:x}")))
 
@@ -340,12 +340,12 @@ class RemoteBackend:
         limiter: trio.CapacityLimiter,
     ) -> Outcome:
         """A step that is a transaction, in a database of the program's own."""
-        from penstock.durable.transaction import Fence, Transactions
+        from penstock.durable.transaction import Fence, StepTransactions
 
         if call.step.database is None:
             return Outcome(error=NonRetryable(f"{call.name}: {NO_DATABASE}"))
         if self._transactions is None:
-            self._transactions = Transactions("", None)
+            self._transactions = StepTransactions("", None)
         max_bytes = self._runs.payload_max_bytes
         fence = Fence(0, 0, leased.attempt, "", "")  # of the journals' database: not used here
         return await self._transactions.run(leased, fence, call, info, after, permit, limiter, max_bytes)
@@ -435,15 +435,15 @@ def _new_record(record: Record) -> tuple[w.RunRecord, int]:
     return message, RECORD_BYTES + len(record.path.encode()) + len((record.payload or "").encode())
 
 
-def _page(page: w.RunPage) -> Page:
-    return Page([_read_record(record) for record in page.records], page.mail, page.more)
+def _page(page: w.RunPage) -> RecordPage:
+    return RecordPage([_read_record(record) for record in page.records], page.mail, page.more)
 
 
 def _read_record(message: w.RunRecord) -> Record:
     assert message.at is not None
     return Record(
         message.at.timestamp(),
-        Kind(message.kind),
+        JournalKind(message.kind),
         message.path,
         message.name,
         message.payload,

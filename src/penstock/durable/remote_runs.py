@@ -12,7 +12,7 @@ import trio
 
 from penstock.client.errors import ClientError, NotFound, Unavailable, error_for
 from penstock.client.grpc.channel import Channel
-from penstock.durable.backend import Started
+from penstock.durable.backend import StartedRun
 from penstock.durable.codec import PAYLOAD_MAX_BYTES
 from penstock.durable.names import RunNames
 from penstock.durable.takes import schema_of_arguments
@@ -62,7 +62,7 @@ class RemoteRuns:
 
     async def start(
         self, workflow: str, version: int, arguments: str, id: str | None, asked: StartRequest | None = None
-    ) -> Started:
+    ) -> StartedRun:
         """A new run, or the one that has this id, or with which ``asked`` has it answered."""
         asked = asked or StartRequest()
         request = r.StartRunRequest(
@@ -82,7 +82,7 @@ class RemoteRuns:
         )
         answer = await self._call("Start", request, r.StartRunResponse)
         self.names.note(answer.instance_id, id)
-        return Started(answer.instance_id, answer.deduplicated)
+        return StartedRun(answer.instance_id, answer.deduplicated)
 
     async def find(self, id: str, workflows: Mapping[str, object], *, or_any: bool = False) -> str:
         """The instance id of the run with this id: of these workflows, else of any if there are none, or ``or_any``."""

@@ -15,7 +15,7 @@ import trio
 from penstock.client.errors import ClientError, ConnectionFailed, InternalError
 from penstock.client.grpc.call import GrpcCall
 from penstock.client.grpc.credit import CreditBook, Wanting
-from penstock.durable.backend import Away, LeaseLost, Refused
+from penstock.durable.backend import Away, Refused, RunLeaseLost
 from penstock.kernel.record import RULES
 from penstock.wire import penstock_v1 as w
 from penstock.wire.codec import decode_message, encode_message
@@ -85,7 +85,7 @@ class Link:
         """The answer to an item. Raises `LeaseLost`, `Away`, `Refused`; the last with the answer as its second
         argument."""
         if self.is_over:
-            raise LeaseLost
+            raise RunLeaseLost
         question = _Question(item, size_bytes)
         self._to_send.append(question)
         self._changed.set()
@@ -93,7 +93,7 @@ class Link:
         answer = question.answer
         if answer is None or answer.outcome == w.OutcomeCode.LEASE_LOST:
             self.let_go(item.job_id, item.attempt)
-            raise LeaseLost
+            raise RunLeaseLost
         if answer.outcome == w.OutcomeCode.UNAVAILABLE:
             raise Away(answer.reason)
         if answer.outcome != w.OutcomeCode.OK:

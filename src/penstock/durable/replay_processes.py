@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 import trio
 
-from penstock.durable.check import OpenRun, Replayed, replay_open
+from penstock.durable.check import CheckedRun, Replayed, replay_open
 from penstock.durable.workflow import Workflow
 
 ALONE_MAX_RUNS: Final = 2_000
@@ -30,7 +30,7 @@ _loaded: Workflows = {}
 class _Slice(msgspec.Struct):
     workflow: str
     version: int
-    runs: list[OpenRun]
+    runs: list[CheckedRun]
 
 
 class ReplayProcesses:
@@ -41,7 +41,7 @@ class ReplayProcesses:
         self._alone = alone
         self._pool = ProcessPoolExecutor(count, get_context("spawn"), _begin, (load,))
 
-    async def replay(self, workflow: Workflow[..., Any], runs: list[OpenRun]) -> list[Replayed] | None:
+    async def replay(self, workflow: Workflow[..., Any], runs: list[CheckedRun]) -> list[Replayed] | None:
         """What became of runs whose whole journals are given; None: the caller is to do it. Raises ValueError."""
         if self._alone > 0:
             self._alone -= len(runs)

@@ -19,7 +19,7 @@ from penstock.durable.workflow import Workflow
 from penstock.wire.fields import json_text
 
 if TYPE_CHECKING:
-    from penstock.durable.backend import Runs
+    from penstock.durable.backend import CallerRuns
     from penstock.wire.model import Instance
 
 R = TypeVar("R")
@@ -39,7 +39,7 @@ class Run(Generic[R]):
         self,
         id: str,
         instance_id: str,
-        runs: Callable[[], Runs],
+        runs: Callable[[], CallerRuns],
         news: RunEnds,
         workflow: Workflow[..., R] | None = None,
         *,

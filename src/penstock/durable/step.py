@@ -22,7 +22,7 @@ from penstock.durable.signature import Parameters, name_of, plain_function, refu
 from penstock.kernel.current import current_branch
 from penstock.kernel.errors import Cancelled, Undecodable
 from penstock.kernel.operation import CallOperation, Outcome, block
-from penstock.kernel.record import Kind, Record
+from penstock.kernel.record import JournalKind, Record
 from penstock.kernel.unawaited import Unawaited
 from penstock.user_text import repr_of
 
@@ -156,10 +156,10 @@ class StepCall:
 
     def outcome(self, record: Record) -> Outcome:
         """What the body gets: always the decoded copy of what was recorded."""
-        if record.kind in (Kind.STOPPED, Kind.ABANDONED):
+        if record.kind in (JournalKind.STOPPED, JournalKind.ABANDONED):
             return Outcome(error=Cancelled())
         text = record.payload or "null"
-        if record.kind is Kind.FAILED:
+        if record.kind is JournalKind.FAILED:
             return Outcome(error=decode_error(text, self.options.raises, self.step.function.__module__))
         try:
             return Outcome(decode(text, self.step.parameters.result_type()))

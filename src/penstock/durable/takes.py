@@ -18,7 +18,7 @@ import msgspec.inspect as m
 from penstock.durable.codec import depth_of
 from penstock.durable.kept import is_model
 from penstock.durable.signature import Parameters
-from penstock.kernel.operation import Operation, Receive
+from penstock.kernel.operation import BranchOperation, Receive
 
 NODES_MAX: Final = 2_000
 """Of one schema: what is beyond says nothing."""
@@ -81,7 +81,7 @@ def schema_of_arguments(parameters: Parameters, name: str) -> bytes | None:
     )
 
 
-def schemas_of(receives: Iterable[Operation]) -> list[bytes] | None:
+def schemas_of(receives: Iterable[BranchOperation]) -> list[bytes] | None:
     """What receives of one name take, as JSON schemas of which one must fit. None where any message may come, as one
     says nothing of its type, or raises an error for what does not fit."""
     found: dict[bytes, None] = {}

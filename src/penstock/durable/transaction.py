@@ -25,7 +25,7 @@ import trio.from_thread
 from psycopg import sql
 from psycopg.rows import tuple_row
 
-from penstock.durable.backend import COMMITTED, AppendPermit, LeasedRun, LeaseLost
+from penstock.durable.backend import COMMITTED, AppendPermit, LeasedRun, RunLeaseLost
 from penstock.durable.codec import decode
 from penstock.durable.errors import NonRetryable, PayloadTooLarge, Unencodable
 from penstock.durable.step import StepCall, StepInfo, current_step
@@ -71,7 +71,7 @@ _APPEND: Final = f"SELECT {{}}(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s) WHERE {_W
 log = logging.getLogger("penstock.durable")
 
 
-class Session(msgspec.Struct, frozen=True):
+class DatabaseSession(msgspec.Struct, frozen=True):
     """Of the server: what tells it from all others that it has, or had."""
 
     pid: int
@@ -89,10 +89,10 @@ class Fence(msgspec.Struct, frozen=True):
     rules: int = 0  # by which its records are delivered
 
 
-class Journals(Protocol):
+class RecordedOutcomes(Protocol):
     """What a transaction in doubt asks of the backend."""
 
-    async def end_session(self, session: Session) -> None:
+    async def end_session(self, session: DatabaseSession) -> None:
         """Returns when there is no such session any more."""
         ...
 
@@ -102,18 +102,20 @@ class Journals(Protocol):
 
 
 class _InDoubt(Exception):
-    def __init__(self, session: Session, error: psycopg.Error) -> None:
+    def __init__(self, session: DatabaseSession, error: psycopg.Error) -> None:
         self.session, self.error = session, error
 
 
-class Transactions:
+class StepTransactions:
     """Runs transactional steps, for one executor."""
 
-    def __init__(self, dsn: str, journals: Journals | None, seal: Callable[[str], str] = lambda text: text) -> None:
+    def __init__(
+        self, dsn: str, journals: RecordedOutcomes | None, seal: Callable[[str], str] = lambda text: text
+    ) -> None:
         """``dsn``: of the journals' database, as the program connects to it; without ``journals`` all steps name
         another one. ``seal``: how its payloads are kept."""
         self._dsn, self._journals, self._seal = dsn, journals, seal
-        self._idle: list[tuple[str, psycopg.Connection[Any], Session]] = []
+        self._idle: list[tuple[str, psycopg.Connection[Any], DatabaseSession]] = []
         self._lock = threading.Lock()
 
     async def run(
@@ -192,10 +194,10 @@ class Transactions:
                     )  # fmt: skip
                 except psycopg.Error as error:
                     if error.sqlstate == FENCE:
-                        raise LeaseLost from error
+                        raise RunLeaseLost from error
                     if error.sqlstate not in TRY_AGAIN or tried == TRIES_MAX:
                         return Outcome(error=error)
-        except (LeaseLost, _InDoubt, _Away, _Lost, KeyboardInterrupt, trio.Cancelled):
+        except (RunLeaseLost, _InDoubt, _Away, _Lost, KeyboardInterrupt, trio.Cancelled):
             raise
         except BaseException as error:  # SystemExit too: a step does not end the process
             return Outcome(error=error)
@@ -269,7 +271,7 @@ class Transactions:
         append = sql.SQL(_APPEND).format(sql.Identifier(fence.schema, "penstock_append"))
         return connection.execute(append, (*fields, fence.rules, which)).rowcount == 1
 
-    def _open(self, dsn: str) -> tuple[psycopg.Connection[Any], Session]:
+    def _open(self, dsn: str) -> tuple[psycopg.Connection[Any], DatabaseSession]:
         """A connection as it is at first, whatever an earlier step has set in it."""
         while (found := self._take_idle(dsn)) is not None:
             if _clean(found[0]):
@@ -280,16 +282,16 @@ class Transactions:
         except psycopg.OperationalError as error:
             raise _Away from error
         assert row is not None
-        return connection, Session(*row)
+        return connection, DatabaseSession(*row)
 
-    def _take_idle(self, dsn: str) -> tuple[psycopg.Connection[Any], Session] | None:
+    def _take_idle(self, dsn: str) -> tuple[psycopg.Connection[Any], DatabaseSession] | None:
         with self._lock:
             for index in range(len(self._idle) - 1, -1, -1):
                 if self._idle[index][0] == dsn:
                     return self._idle.pop(index)[1:]
         return None
 
-    def _give_back(self, dsn: str, connection: psycopg.Connection[Any], session: Session) -> None:
+    def _give_back(self, dsn: str, connection: psycopg.Connection[Any], session: DatabaseSession) -> None:
         usable = not connection.closed and connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
         if usable:
             with self._lock:

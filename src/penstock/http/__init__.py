@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from penstock.http.interface import Server, Statistics
-from penstock.http.limits import Limits
+from penstock.http.interface import AsgiServer, HttpStatistics
+from penstock.http.limits import HttpLimits
 from penstock.http.listen import ListenError, inherit, listen, reserved_ports
 from penstock.http.server import HttpServer
 
 __all__ = [
     "HttpServer",
-    "Limits",
+    "HttpLimits",
     "ListenError",
-    "Server",
-    "Statistics",
+    "AsgiServer",
+    "HttpStatistics",
     "inherit",
     "listen",
     "reserved_ports",

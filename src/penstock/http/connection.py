@@ -21,9 +21,9 @@ import trio
 from penstock.http.asgi import App, Pairs
 from penstock.http.cycle import Cycle
 from penstock.http.inline_connection import Handler, InlineConnection, InlineRequests, Over
-from penstock.http.parser import Progress, RequestParser
+from penstock.http.parser import ParseProgress, RequestParser
 from penstock.http.refusal import Refusal, too_slow
-from penstock.http.request import Request
+from penstock.http.request import ParsedRequest
 from penstock.http.response import CONTINUE, encode_refusal
 from penstock.log.log import get_logger
 from penstock.loop.poller import RECEIVE_BYTES, has_input, is_hung_up
@@ -61,7 +61,7 @@ class _ReceivedAfterAll(Exception):
     """The client's bytes came together with the cancellation of the wait for them."""
 
 
-class Connection:
+class HttpConnection:
     """State of one connection. ``run`` is its whole life; all other methods may be called from other tasks."""
 
     def __init__(
@@ -192,7 +192,7 @@ class Connection:
             except Over as over:
                 return over.linger_seconds
             except _ReceivedAfterAll:
-                if self.parser.progress is Progress.NOTHING:
+                if self.parser.progress is ParseProgress.NOTHING:
                     return 0  # it was no more than an empty line
             else:
                 if self._unwanted:
@@ -238,7 +238,7 @@ class Connection:
 
     # -- also for `InlineConnection`
 
-    def begin(self, request: Request) -> Cycle:
+    def begin(self, request: ParsedRequest) -> Cycle:
         """A request has come whole."""
         self.phase, self.expires_at = Phase.ANSWERING, math.inf
         self._body_started_at = None
@@ -313,12 +313,12 @@ class Connection:
         """Of the wait for the client, by how much of its next request is there."""
         limits, progress = self._limits, self.parser.progress
         now = trio.current_time()
-        if progress is Progress.NOTHING:
+        if progress is ParseProgress.NOTHING:
             if self.phase is not Phase.IDLE or self.expires_at == math.inf:
                 self.phase = Phase.IDLE
                 timeout_s = limits.keep_alive_timeout_seconds if self._asked else limits.header_timeout_seconds
                 self.expires_at = now + timeout_s
-        elif progress is Progress.HEAD:
+        elif progress is ParseProgress.HEAD:
             if self.phase is not Phase.RECEIVING:
                 self.phase = Phase.RECEIVING
                 self.expires_at = now + limits.header_timeout_seconds
@@ -330,7 +330,7 @@ class Connection:
             self.expires_at = limits.body_timeout_seconds + min(now, self._body_started_at + earned)
 
     def _timed_out(self) -> Refusal:
-        return too_slow("body" if self.parser.progress is Progress.BODY else "headers")
+        return too_slow("body" if self.parser.progress is ParseProgress.BODY else "headers")
 
     async def _answer(self, cycle: Cycle, running: Awaitable[None]) -> None:
         try:

@@ -14,12 +14,12 @@ import trio
 
 from penstock.http.asgi import CERTIFICATE, ON_PROVED, Headers, Message, Pairs, Scope
 from penstock.http.refusal import error_object
-from penstock.http.request import Request
+from penstock.http.request import ParsedRequest
 from penstock.http.response import LAST_CHUNK, Head, encode_head
 from penstock.wire.paths import read_path
 
 if TYPE_CHECKING:
-    from penstock.http.connection import Connection
+    from penstock.http.connection import HttpConnection
 
 PEER_GONE = "penstock.peer_gone"
 """An ASGI extension: a function that says, without waiting, whether the client has closed its side already."""
@@ -48,7 +48,7 @@ class Cycle:
         "request",
     )
 
-    def __init__(self, connection: Connection, request: Request) -> None:
+    def __init__(self, connection: HttpConnection, request: ParsedRequest) -> None:
         self._connection = connection
         self.request = request
         self.path = read_path(request.raw_path)

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 import trio
 
 from penstock.http.asgi import App, Headers, Message, Receive, Scope, Send
-from penstock.http.limits import Limits
+from penstock.http.limits import HttpLimits
 from penstock.http.parser import check_host
 from penstock.http.refusal import Refusal, error_object, too_full
 from penstock.http.request import BodyBudget, authority_of, origin_form
@@ -26,10 +26,10 @@ log = get_logger(__name__)
 _BODILESS = (204, 304)
 
 
-class Shared:
+class GuardTotals:
     """What the guards of one server have in common: limits, totals, and how far the drain is."""
 
-    def __init__(self, limits: Limits, refusal_headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
+    def __init__(self, limits: HttpLimits, refusal_headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
         self.limits = limits
         self.refusal_headers = refusal_headers
         self.body_budget = BodyBudget(limits.max_request_memory_bytes)
@@ -47,7 +47,7 @@ class Shared:
 class Guard:
     """The application that hypercorn sees on one connection."""
 
-    def __init__(self, app: App, shared: Shared) -> None:
+    def __init__(self, app: App, shared: GuardTotals) -> None:
         self.shared = shared
         self.running = 0
         self.answering = 0
@@ -151,7 +151,7 @@ async def _decline(scope: Scope, receive: Receive, send: Send) -> None:
 class _Body:
     """A request's body, read before the application is called, within limits."""
 
-    def __init__(self, shared: Shared, scope: Scope, receive: Receive) -> None:
+    def __init__(self, shared: GuardTotals, scope: Scope, receive: Receive) -> None:
         self._shared = shared
         self._receive = receive
         self._data = bytearray()
@@ -235,7 +235,7 @@ class _Body:
 class _Answer:
     """An answer on its way to hypercorn."""
 
-    def __init__(self, shared: Shared, scope: Scope, send: Send) -> None:
+    def __init__(self, shared: GuardTotals, scope: Scope, send: Send) -> None:
         self._shared = shared
         self._method: str = scope["method"]
         self._http1: bool = scope["http_version"].startswith("1")

@@ -32,9 +32,9 @@ from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
 
 from penstock.http.asgi import CERTIFICATE, ON_PROVED, App, Receive, Scope, Send
-from penstock.http.guard import Guard, Shared
-from penstock.http.interface import Statistics
-from penstock.http.limits import Limits
+from penstock.http.guard import Guard, GuardTotals
+from penstock.http.interface import HttpStatistics
+from penstock.http.limits import HttpLimits
 from penstock.http.request import is_whole_request
 from penstock.log.log import get_logger
 from penstock.loop.poller import has_input
@@ -59,18 +59,18 @@ class HypercornServer:
 
     def __init__(
         self,
-        limits: Limits | None = None,
+        limits: HttpLimits | None = None,
         *,
         tls: Tls | None = None,
         refusal_headers: Sequence[tuple[bytes, bytes]] = (),
         asking_proves: bool = True,
     ) -> None:
         """``asking_proves``: whoever sends a whole request is known; else the application says who is."""
-        self.limits = limits or Limits()
+        self.limits = limits or HttpLimits()
         self._config = _config(self.limits)
         self._tls = tls
         self._per_address = PerAddress(self.limits.max_connections_per_address)
-        self._shared = Shared(self.limits, refusal_headers)
+        self._shared = GuardTotals(self.limits, refusal_headers)
         self._accepted_total = 0
         self._open: set[_BoundedStream] = set()
         self._idle: dict[Guard, WorkerContext] = {}
@@ -119,10 +119,10 @@ class HypercornServer:
         self._shared.closing = True
         self._drain.set()
 
-    def statistics(self) -> Statistics:
+    def statistics(self) -> HttpStatistics:
         """``idle_connections`` is an estimate: HTTP/2 runs many requests on one connection."""
         shared = self._shared
-        return Statistics(
+        return HttpStatistics(
             connections=self._door.open,
             idle_connections=max(0, self._door.open - shared.running),
             running_requests=shared.running,
@@ -319,7 +319,7 @@ def _is_too_large(buffer: FrameBuffer) -> bool:
 class _BoundedStream(trio.abc.HalfCloseableStream):
     """A socket stream whose writes end in time."""
 
-    def __init__(self, stream: trio.SocketStream, limits: Limits) -> None:
+    def __init__(self, stream: trio.SocketStream, limits: HttpLimits) -> None:
         self._stream = stream
         self._limits = limits
         self.socket = stream.socket
@@ -372,7 +372,7 @@ def _naming(app: App, stream: trio.abc.Stream, guest: Guest) -> App:
     return named
 
 
-def _config(limits: Limits) -> Config:
+def _config(limits: HttpLimits) -> Config:
     config = Config()
     config.accesslog = config.errorlog = None  # failures are logged by the guard, with their request
     config.include_server_header = False

@@ -18,14 +18,14 @@ import trio
 
 from penstock.http.asgi import Headers, Pairs
 from penstock.http.cycle import Cycle
-from penstock.http.parser import Shape
+from penstock.http.parser import HeadShape
 from penstock.http.response import CONTINUE
 from penstock.loop.poller import RECEIVE_BYTES, Poller, is_hung_up
 from penstock.loop.taskless import TasklessCall
 from penstock.loop.waking import TasklessQueue
 
 if TYPE_CHECKING:
-    from penstock.http.connection import Connection
+    from penstock.http.connection import HttpConnection
 
 
 Handler = Callable[[Any], Awaitable[Any]]
@@ -84,7 +84,7 @@ class InlineRequests(Protocol):
 class InlineConnection:
     """The part of one connection. `wait` and `close` are for its task, all else is called from others."""
 
-    def __init__(self, connection: Connection, sock: socket.socket, poller: Poller, queue: TasklessQueue) -> None:
+    def __init__(self, connection: HttpConnection, sock: socket.socket, poller: Poller, queue: TasklessQueue) -> None:
         """To be made in the connection's task."""
         self._connection = connection
         self._sock = sock
@@ -295,7 +295,7 @@ class InlineConnection:
             connection.expires_at = self._expires_at - connection.tick_s
         return True
 
-    def _may_take(self, shape: Shape) -> bool:
+    def _may_take(self, shape: HeadShape) -> bool:
         if self._inline is None:  # asked again each time: an application that still starts has none yet
             self._inline = self._connection.make_inline(self)
             if self._inline is None:

@@ -11,7 +11,7 @@ import trio
 from penstock.http.asgi import App
 
 
-class Statistics(msgspec.Struct, frozen=True, kw_only=True):
+class HttpStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """A moment of a server. Totals count from its start."""
 
     connections: int
@@ -27,7 +27,7 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     request_memory_bytes: int
 
 
-class Server(Protocol):
+class AsgiServer(Protocol):
     """Serves one ASGI application on listening sockets until it is drained."""
 
     async def serve(
@@ -45,4 +45,4 @@ class Server(Protocol):
         """Stop accepting, close idle connections, answer what runs and close behind it. Idempotent, does not wait."""
         ...
 
-    def statistics(self) -> Statistics: ...
+    def statistics(self) -> HttpStatistics: ...

@@ -12,7 +12,7 @@ _MIB = 1024 * _KIB
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class HttpLimits:
     """Bounds of one server. Sizes are bytes on the wire, times are seconds. All must be above zero."""
 
     max_request_line_bytes: int = 8 * _KIB

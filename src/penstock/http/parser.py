@@ -23,9 +23,9 @@ from typing import NamedTuple
 import httptools
 
 from penstock.http.asgi import Headers
-from penstock.http.limits import Limits
+from penstock.http.limits import HttpLimits
 from penstock.http.refusal import Refusal, bad_request, too_full
-from penstock.http.request import BodyBudget, Request, authority_of, origin_form
+from penstock.http.request import BodyBudget, ParsedRequest, authority_of, origin_form
 
 # Only what is a valid line: anything else stays in the head and llhttp refuses it.
 _UPGRADE_LINE = re.compile(rb"\r\nupgrade:[\t\x20-\x7e\x80-\xff]*(?=\r\n)", re.IGNORECASE)
@@ -61,7 +61,7 @@ class _KnownHead(NamedTuple):
     body_bytes: int
 
 
-class Shape:
+class HeadShape:
     """Headers that were found good, like `_KnownHead`, whatever the length is that they tell: all before its digits and
     all behind them, from the end of the request line to that of the head."""
 
@@ -94,7 +94,7 @@ class Shape:
         return 0
 
 
-class Progress(enum.Enum):
+class ParseProgress(enum.Enum):
     """How much of the next request is there."""
 
     NOTHING = enum.auto()
@@ -113,7 +113,7 @@ class RequestParser:
     llhttp does not see it.
     """
 
-    def __init__(self, limits: Limits, budget: BodyBudget) -> None:
+    def __init__(self, limits: HttpLimits, budget: BodyBudget) -> None:
         self._limits = limits
         self._budget = budget
         self._llhttp: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
@@ -125,7 +125,7 @@ class RequestParser:
         self._held_bytes = 0
         self._given_up = False
         self._known: dict[bytes, _KnownHead] = {}
-        self._shape: Shape | None = None  # of the last headers that were read of such a request
+        self._shape: HeadShape | None = None  # of the last headers that were read of such a request
         self._start_request()
 
     def _start_request(self) -> None:
@@ -158,7 +158,7 @@ class RequestParser:
         if self._at:
             self._at = 0
 
-    def next_request(self) -> Request | None:
+    def next_request(self) -> ParsedRequest | None:
         """The next whole request, or None until more bytes come. Raises Refusal."""
         if self._given_up:
             raise too_full()
@@ -190,12 +190,12 @@ class RequestParser:
         self._buffer = b""
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> ParseProgress:
         if self._in_body:
-            return Progress.BODY
-        return Progress.HEAD if len(self._buffer) > self._at else Progress.NOTHING
+            return ParseProgress.BODY
+        return ParseProgress.HEAD if len(self._buffer) > self._at else ParseProgress.NOTHING
 
-    def shape_of_next(self) -> Shape | None:
+    def shape_of_next(self) -> HeadShape | None:
         """How the next request looks if it is like the last, and nothing of it was received yet."""
         return None if self._in_body or self._at < len(self._buffer) else self._shape
 
@@ -377,7 +377,7 @@ class RequestParser:
     def _body_too_large(self) -> Refusal:
         return Refusal(413, "payload-too-large", f"the body is over {self._limits.max_body_bytes} bytes")
 
-    def _take_request(self) -> Request:
+    def _take_request(self) -> ParsedRequest:
         assert self._llhttp is not None
         raw_path, _, query = origin_form(self._target).partition(b"?")
         if self._header_block is not None and self._keep_alive and not self._chunked and not self._expects:
@@ -391,7 +391,7 @@ class RequestParser:
         if authority:  # it counts, whatever `Host` says (RFC 9112, 3.2.2)
             check_host(authority)
             headers = [(b"host", authority), *(pair for pair in headers if pair[0] != b"host")]
-        request = Request(
+        request = ParsedRequest(
             "POST" if self._is_known else self._llhttp.get_method().decode("ascii"),
             raw_path,
             query,
@@ -416,7 +416,7 @@ class RequestParser:
         before, after = block[: found.start(1)], block[found.end(1) :]
         known = self._shape
         if known is None or known.before != before or known.after != after:
-            self._shape = Shape(before, after, self._headers.copy())
+            self._shape = HeadShape(before, after, self._headers.copy())
 
     # -- llhttp's callbacks
 

@@ -11,7 +11,7 @@ from penstock.http.asgi import Headers
 from penstock.http.refusal import bad_request
 
 
-class Request(msgspec.Struct, frozen=True, gc=False):
+class ParsedRequest(msgspec.Struct, frozen=True, gc=False):
     """One whole request. Header names are lower case; ``raw_path`` is as sent, without query."""
 
     method: str

@@ -13,10 +13,10 @@ from operator import itemgetter
 import trio
 
 from penstock.http.asgi import App
-from penstock.http.connection import Connection, Phase
+from penstock.http.connection import HttpConnection, Phase
 from penstock.http.inline_connection import InlineConnection
-from penstock.http.interface import Statistics
-from penstock.http.limits import Limits
+from penstock.http.interface import HttpStatistics
+from penstock.http.limits import HttpLimits
 from penstock.http.refusal import no_turn, too_slow
 from penstock.http.request import BodyBudget, is_whole_request
 from penstock.http.response import DateHeader, Heads, encode_refusal
@@ -41,14 +41,14 @@ class HttpServer:
 
     def __init__(
         self,
-        limits: Limits | None = None,
+        limits: HttpLimits | None = None,
         *,
         tls: Tls | None = None,
         refusal_headers: Sequence[tuple[bytes, bytes]] = (),
         asking_proves: bool = True,
     ) -> None:
         """``asking_proves``: whoever sends a whole request is known; else the application says who is."""
-        self.limits = limits or Limits()
+        self.limits = limits or HttpLimits()
         self._tls = tls
         self._per_address = PerAddress(self.limits.max_connections_per_address)
         self.refusal_headers = refusal_headers
@@ -61,7 +61,7 @@ class HttpServer:
         self.failed_total = 0
         self.timed_out_total = 0
         self._accepted_total = 0
-        self._connections: set[Connection] = set()
+        self._connections: set[HttpConnection] = set()
         self._closing = trio.CapacityLimiter(CLOSED_PER_TURN)
         self._door = Door(
             self.limits.max_connections,
@@ -122,9 +122,9 @@ class HttpServer:
         self.draining = True
         self._drain.set()
 
-    def statistics(self) -> Statistics:
+    def statistics(self) -> HttpStatistics:
         phases = [connection.phase for connection in self._connections]
-        return Statistics(
+        return HttpStatistics(
             connections=len(phases) + self._door.held,
             idle_connections=phases.count(Phase.IDLE),
             running_requests=phases.count(Phase.ANSWERING) + phases.count(Phase.WRITING),
@@ -138,7 +138,7 @@ class HttpServer:
 
     # -- connections
 
-    def make_inline_connection(self, connection: Connection, sock: socket.socket) -> InlineConnection | None:
+    def make_inline_connection(self, connection: HttpConnection, sock: socket.socket) -> InlineConnection | None:
         """What serves a connection without its task, where that can be: not when the server has just ended."""
         if self._poller is None or self._poller.closed:
             return None
@@ -166,7 +166,7 @@ class HttpServer:
     ) -> None:
         """Serve one client on any stream, and close it. ``certificate``: over TLS, whom the client's names; ``sock``:
         of a plain stream; ``guest``: of one that came through the door."""
-        connection = Connection(self, app, stream, client, server_address, certificate, sock, guest)
+        connection = HttpConnection(self, app, stream, client, server_address, certificate, sock, guest)
         self._connections.add(connection)
         self._accepted_total += 1
         try:

@@ -43,7 +43,7 @@ class Connections(Protocol):
     async def send(self, node_id: int, request: object) -> Any: ...
 
 
-class Sender(Protocol):
+class KafkaSender(Protocol):
     """``AIOKafkaProducer``."""
 
     client: Connections
@@ -67,7 +67,7 @@ class Admin(Protocol):
     async def create_topics(self, new_topics: Sequence[object]) -> Any: ...
 
 
-def make_sender(options: Mapping[str, Any], *, request_timeout_s: float, max_record_bytes: int) -> Sender:
+def make_sender(options: Mapping[str, Any], *, request_timeout_s: float, max_record_bytes: int) -> KafkaSender:
     """An idempotent producer that waits for all in-sync replicas and adds no delay; not started yet."""
     from aiokafka import AIOKafkaProducer
 
@@ -79,7 +79,7 @@ def make_sender(options: Mapping[str, Any], *, request_timeout_s: float, max_rec
         max_request_size=max_record_bytes,
         request_timeout_ms=round(request_timeout_s * 1000),
     )
-    return cast(Sender, producer)
+    return cast(KafkaSender, producer)
 
 
 def make_admin(options: Mapping[str, Any], *, request_timeout_s: float) -> Admin:
@@ -89,7 +89,7 @@ def make_admin(options: Mapping[str, Any], *, request_timeout_s: float) -> Admin
     return cast(Admin, AIOKafkaAdminClient(**options, request_timeout_ms=round(request_timeout_s * 1000)))
 
 
-def abandon(sender: Sender) -> None:
+def abandon(sender: KafkaSender) -> None:
     """Give it up without waiting for records that are not sent; the loop, with all that runs in it, must end then.
 
     ``stop()`` would wait for them, and it never gives up while the broker is away.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from penstock.core.rules.topic import topic_of
 from penstock.engine.definitions.definitions import LoadedDefinition
 from penstock.engine.requests import ids
-from penstock.kafka.record import Record
+from penstock.kafka.record import KafkaRecord
 from penstock.store.rows.outbox import Outgoing
 from penstock.wire.codec import encode_message
 from penstock.wire.workflow_v1 import JobDispatchEvent
@@ -18,7 +18,7 @@ SCHEMA_VERSION = 1
 CONTENT_TYPE = b"application/x-protobuf; proto=workflow.v1.JobDispatchEvent"
 
 
-def record_of(row: Outgoing, loaded: LoadedDefinition, variables: bytes, traceparent: str | None = None) -> Record:
+def record_of(row: Outgoing, loaded: LoadedDefinition, variables: bytes, traceparent: str | None = None) -> KafkaRecord:
     """The message of a row. The same row gives the same dedup id, by which workers know what came twice.
 
     The key is the instance: one partition per instance and type keeps their order.
@@ -46,4 +46,4 @@ def record_of(row: Outgoing, loaded: LoadedDefinition, variables: bytes, tracepa
     headers = [("content-type", CONTENT_TYPE), ("dedup-id", dedup_id.encode())]
     if traceparent is not None:
         headers.append(("traceparent", traceparent.encode()))
-    return Record(topic_of(job_type), instance_id.encode(), encode_message(event), tuple(headers))
+    return KafkaRecord(topic_of(job_type), instance_id.encode(), encode_message(event), tuple(headers))

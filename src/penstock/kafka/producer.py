@@ -14,10 +14,10 @@ import trio
 
 from penstock.errors import BrokerUnavailable
 from penstock.kafka.bridge import Bridge, BridgeClosed
-from penstock.kafka.record import PublishOutcome, Record, Result
+from penstock.kafka.record import KafkaRecord, PublishOutcome, Result
 from penstock.kafka.results import NOT_CONNECTED, TIMED_OUT, UNANSWERED
 from penstock.kafka.security import client_options
-from penstock.kafka.session import Limits, Session
+from penstock.kafka.session import KafkaSession, Limits
 from penstock.log.log import RateLimitedLog, get_logger
 from penstock.log.throttle import throttle
 from penstock.settings import Settings
@@ -38,7 +38,7 @@ log = get_logger(__name__)
 class _Connection:
     """A session and the thread it lives in."""
 
-    def __init__(self, bridge: Bridge, session: Session) -> None:
+    def __init__(self, bridge: Bridge, session: KafkaSession) -> None:
         self.bridge = bridge
         self.session = session
         self.spent = trio.Event()
@@ -92,7 +92,7 @@ class KafkaProducer:
                 await connection.close()
             connection = await self._reconnect()
 
-    async def publish(self, records: Sequence[Record]) -> list[Result]:
+    async def publish(self, records: Sequence[KafkaRecord]) -> list[Result]:
         """Send one batch, wait for every answer; see `record.Producer`. UNKNOWN at once while there is no connection.
 
         Takes `kafka_publish_timeout_seconds` at most, and a second for topics not seen before. Cancelling unsends
@@ -161,7 +161,9 @@ class KafkaProducer:
         bridge = await Bridge.open()
         try:
             with trio.fail_after(2 * self._settings.kafka_connect_timeout_seconds + BRIDGE_MARGIN_S):
-                session = await bridge.call(Session.open, self._settings, client_options(self._settings), self._limits)
+                session = await bridge.call(
+                    KafkaSession.open, self._settings, client_options(self._settings), self._limits
+                )
         except trio.TooSlowError as error:
             await bridge.close()
             raise BrokerUnavailable("the Kafka client is stuck while it connects") from error

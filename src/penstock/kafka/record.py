@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple, Protocol
 
 
-class Record(NamedTuple):
+class KafkaRecord(NamedTuple):
     """One message. The partition follows from the key: all jobs of an instance and type stay in order."""
 
     topic: str
@@ -40,7 +40,7 @@ class Result(NamedTuple):
 class Producer(Protocol):
     """What the relay needs of a producer."""
 
-    async def publish(self, records: Sequence[Record]) -> list[Result]:
+    async def publish(self, records: Sequence[KafkaRecord]) -> list[Result]:
         """Send one batch and wait for every answer: one result per record, in the same order. Never raises for what
         a broker does. Bounded by its own time-out (what is not answered by then is UNKNOWN). Cancelling unsends
         nothing: all records of a cancelled call count as UNKNOWN. A refused record delays no other."""

@@ -53,7 +53,7 @@ from penstock.errors import PenstockError
 from penstock.kafka.admission import Admission
 from penstock.kafka.event import record_of
 from penstock.kafka.leadership import Leadership
-from penstock.kafka.record import Producer, PublishOutcome, Record, Result
+from penstock.kafka.record import KafkaRecord, Producer, PublishOutcome, Result
 from penstock.kafka.troubles import Troubles
 from penstock.log.log import RateLimitedLog, get_logger
 from penstock.store.db.connection import TrioConnection
@@ -62,7 +62,7 @@ from penstock.store.rows import compensation
 from penstock.store.rows import outbox as store
 from penstock.store.rows.attempts import Given
 from penstock.store.rows.jobs import JobKey
-from penstock.store.rows.outbox import Outgoing, Published
+from penstock.store.rows.outbox import Outgoing, PublishedRow
 
 LOOK_INTERVAL_S: Final = 1.0
 """Time between two looks at everything: covers hints that were lost, rows that waited aside, and late commits."""
@@ -100,7 +100,7 @@ class Relay:
         self._troubles = Troubles()
         self._admission = Admission(engine)
         self._portion: Portion[int] = Portion(engine.quarantine, "relay", engine.settings.outbox_batch_size)
-        self._published: list[Published] = []  # acked, not deleted yet
+        self._published: list[PublishedRow] = []  # acked, not deleted yet
         self._scan = 0.0
         self._row_bytes = 1.0  # of the last batch, on average
         self._wake = trio.Event()
@@ -180,7 +180,7 @@ class Relay:
         self._published += await self._publish(scan.outgoing, records)
         return sum(scan.scanned.values())
 
-    async def _take_next(self, connection: TrioConnection) -> tuple[store.OutboxScan, list[Record | Result]]:
+    async def _take_next(self, connection: TrioConnection) -> tuple[store.OutboxScan, list[KafkaRecord | Result]]:
         """Take from the job types whose turn it is; those that may have more keep their place in the line."""
         limit = self._limit()
         types = self._next_types(limit)
@@ -252,8 +252,8 @@ class Relay:
         connection: TrioConnection,
         low_water_marks: Mapping[int, int],
         per_type: int,
-        published: Sequence[Published],
-    ) -> tuple[store.OutboxScan, list[Record | Result]]:
+        published: Sequence[PublishedRow],
+    ) -> tuple[store.OutboxScan, list[KafkaRecord | Result]]:
         with self._metrics.db_transaction_seconds["dispatch"].time():
             scan = await store.take(
                 connection,
@@ -276,7 +276,7 @@ class Relay:
 
     async def _record(
         self, connection: TrioConnection, row: Outgoing, trace: str | None, notes: list[Given | None]
-    ) -> Record | Result:
+    ) -> KafkaRecord | Result:
         """The message of a row, with what is to be kept of it in ``notes``; or why there can be none: that is no reason
         for the others to wait."""
         try:
@@ -309,7 +309,7 @@ class Relay:
         type_, since = step.job_type or "", row.entered_at
         return self._engine.traces.handed("publish", trace, row.instance, job_id, type_, step.id, row.attempt, since)
 
-    async def _publish(self, rows: Sequence[Outgoing], records: Sequence[Record | Result]) -> list[Published]:
+    async def _publish(self, rows: Sequence[Outgoing], records: Sequence[KafkaRecord | Result]) -> list[PublishedRow]:
         """Publish; the rows that were acked. Others are taken again, at once or when their time comes."""
         if not rows or not self._leadership.leads():
             return []
@@ -319,17 +319,17 @@ class Relay:
         self._metrics.relay_batch_seconds.observe(took_s)
         return self._settle(rows, results, took_s)
 
-    def _settle(self, rows: Sequence[Outgoing], results: Sequence[Result], took_s: float) -> list[Published]:
+    def _settle(self, rows: Sequence[Outgoing], results: Sequence[Result], took_s: float) -> list[PublishedRow]:
         """What each answer means; the rows that were acked."""
         now = trio.current_time()
-        acked: list[Published] = []
+        acked: list[PublishedRow] = []
         well: set[int] = set()
         worst: dict[int, Result] = {}
         for row, result in zip(rows, results, strict=True):
             acknowledged = result.outcome is PublishOutcome.ACKED
             self._metrics.relay_published["success" if acknowledged else result.outcome.value].inc()
             if acknowledged:
-                acked.append(Published(row.job_type, row.id, row.step))
+                acked.append(PublishedRow(row.job_type, row.id, row.step))
                 self._troubles.forget_row(row.id)
                 self._metrics.dispatch_seconds.observe(row.age_s + took_s)
                 well.add(row.job_type)
@@ -346,8 +346,8 @@ class Relay:
             self._recovered(job_type)
         return acked
 
-    async def _results(self, records: Sequence[Record | Result]) -> list[Result]:
-        sent = [record for record in records if isinstance(record, Record)]
+    async def _results(self, records: Sequence[KafkaRecord | Result]) -> list[Result]:
+        sent = [record for record in records if isinstance(record, KafkaRecord)]
         try:
             answers = iter(await self._producer.publish(sent) if sent else [])
         except Exception as error:
@@ -357,11 +357,11 @@ class Relay:
         return [record if isinstance(record, Result) else next(answers) for record in records]
 
     async def _delete_published(self, connection: TrioConnection) -> None:
-        async def delete(rows: Sequence[Published]) -> Sequence[None]:
+        async def delete(rows: Sequence[PublishedRow]) -> Sequence[None]:
             await store.delete_published(connection, rows, audit=self._settings.audit_log_enabled)
             return ()
 
-        def leave(row: Published, error: DatabaseError) -> None:  # published again when its time comes: a duplicate
+        def leave(row: PublishedRow, error: DatabaseError) -> None:  # published again when its time comes: a duplicate
             self._portion.quarantine_row(row.id, f"published outbox row {row.id:x}", error)
 
         if self._published:

@@ -14,8 +14,8 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from penstock.errors import BrokerUnavailable
-from penstock.kafka.client import NoBroker, Sender, abandon, find_broker, make_sender
-from penstock.kafka.record import PublishOutcome, Record, Result
+from penstock.kafka.client import KafkaSender, NoBroker, abandon, find_broker, make_sender
+from penstock.kafka.record import KafkaRecord, PublishOutcome, Result
 from penstock.kafka.results import MESSAGE_TOO_LARGE, TIMED_OUT, refusal, result_of
 from penstock.kafka.topics import create, describe
 from penstock.settings import Settings
@@ -43,7 +43,7 @@ class Published(NamedTuple):
     spent: bool
 
 
-class Session:
+class KafkaSession:
     """A connected producer. Made by ``open``; everything runs in the bridge's loop.
 
     Args:
@@ -51,7 +51,7 @@ class Session:
         limits: kept over sessions by the owner.
     """
 
-    def __init__(self, sender: Sender, settings: Settings, options: dict[str, Any], limits: Limits) -> None:
+    def __init__(self, sender: KafkaSender, settings: Settings, options: dict[str, Any], limits: Limits) -> None:
         self._sender = sender
         self._client = sender.client
         self._settings = settings
@@ -62,7 +62,7 @@ class Session:
         self._spent = False
 
     @classmethod
-    async def open(cls, settings: Settings, options: dict[str, Any], limits: Limits) -> Session:
+    async def open(cls, settings: Settings, options: dict[str, Any], limits: Limits) -> KafkaSession:
         """Connect: a broker answered, the credentials were taken, an idempotent producer's id was given.
 
         Raises:
@@ -133,7 +133,7 @@ class Session:
 
     # -- publishing
 
-    async def publish(self, records: Sequence[Record]) -> Published:
+    async def publish(self, records: Sequence[KafkaRecord]) -> Published:
         """Send a batch; one result per record, in order. Never raises; takes the time-out at most (+ 1 s)."""
         results: list[Result | None] = [None] * len(records)
         by_topic: dict[str, list[int]] = {}
@@ -175,7 +175,7 @@ class Session:
         return pending
 
     async def _publish_topic(
-        self, indexes: Sequence[int], records: Sequence[Record], results: list[Result | None]
+        self, indexes: Sequence[int], records: Sequence[KafkaRecord], results: list[Result | None]
     ) -> None:
         sent: list[tuple[int, asyncio.Future[object]]] = []
         for index in indexes:
@@ -195,7 +195,7 @@ class Session:
             cause = future.exception()
             results[index] = _ACKED if cause is None else self._failed(records[index], cause)
 
-    def _failed(self, record: Record, error: BaseException) -> Result:
+    def _failed(self, record: KafkaRecord, error: BaseException) -> Result:
         # An idempotent producer numbers what it sends to a partition. A batch that failed leaves a gap, and the broker
         # refuses everything after it; aiokafka 0.14 does not begin a new epoch then, as Java's client does.
         self._spent = True
@@ -204,7 +204,7 @@ class Session:
             self._limits[record.topic] = (_size_of(record), time.monotonic() + LIMIT_KEPT_S)
         return result
 
-    def _too_large(self, record: Record) -> Result | None:
+    def _too_large(self, record: KafkaRecord) -> Result | None:
         size = _size_of(record)
         refused_size, until = self._limits.get(record.topic, (0, 0.0))
         if size > self._settings.kafka_max_record_bytes:
@@ -277,5 +277,5 @@ def _timed_out() -> Result:
     return Result(PublishOutcome.UNKNOWN, TIMED_OUT, "no acknowledgement in time")
 
 
-def _size_of(record: Record) -> int:
+def _size_of(record: KafkaRecord) -> int:
     return len(record.value) + len(record.key) + RECORD_OVERHEAD_BYTES

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from penstock.kernel.drive import Kernel
     from penstock.kernel.nursery import Nursery
-    from penstock.kernel.operation import Operation
+    from penstock.kernel.operation import BranchOperation
     from penstock.kernel.scope import CancelScope
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -32,7 +32,7 @@ class Branch:
     def __init__(
         self,
         kernel: Kernel,
-        coroutine: Coroutine[Operation, Any, Any],
+        coroutine: Coroutine[BranchOperation, Any, Any],
         path: str,
         nursery: Nursery | None,
         scope: CancelScope,
@@ -42,7 +42,7 @@ class Branch:
         self.kernel, self.coroutine, self.path = kernel, coroutine, path
         self.nursery, self.scope, self.ticket = nursery, scope, ticket
         self.context = context  # its variables: of the body empty at first, of a child a copy of its spawner's
-        self.operation: Operation | None = None  # what it waits for; None when it is due to run
+        self.operation: BranchOperation | None = None  # what it waits for; None when it is due to run
         self.entered = 0  # operations, scopes and nurseries so far: the next one's index
         self.draws = 0  # random streams so far
         self.activation = self.cancels = 0  # how often it was cancelled, in which activation

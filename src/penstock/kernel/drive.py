@@ -33,13 +33,13 @@ from penstock.kernel.errors import (
     Undecodable,
 )
 from penstock.kernel.nursery import Nursery
-from penstock.kernel.operation import CallOperation, Mailbox, Operation, Outcome, Sleep, Start, Stop
-from penstock.kernel.record import OUTCOMES, RULES, Kind, Record
+from penstock.kernel.operation import BranchOperation, CallOperation, Mailbox, Outcome, Sleep, Start, Stop
+from penstock.kernel.record import OUTCOMES, RULES, JournalKind, Record
 from penstock.kernel.scope import CancelScope, Deadlines
 from penstock.kernel.unawaited import Unawaited
 
 
-class Limits(msgspec.Struct, frozen=True):
+class RunLimits(msgspec.Struct, frozen=True):
     """Of one run. All are counts, so that a verdict does not depend on the machine."""
 
     max_branches: int = 10_000
@@ -48,7 +48,7 @@ class Limits(msgspec.Struct, frozen=True):
     max_resumes: int = 10_000_000  # of all branches in one activation
 
 
-_LIMITS = Limits()
+_LIMITS = RunLimits()
 
 
 class Kernel:
@@ -85,7 +85,7 @@ class Kernel:
         self,
         now: float = 0.0,
         info: Any = None,
-        limits: Limits | None = None,
+        limits: RunLimits | None = None,
         warn: Callable[[str | NotAwaited], None] | None = None,
         *,
         deadline: float = inf,
@@ -136,13 +136,13 @@ class Kernel:
         self.rules = record.rules or 0
         if record.kind in OUTCOMES:
             self._deliver_outcome(record)
-        elif record.kind is Kind.MESSAGE:
+        elif record.kind is JournalKind.MESSAGE:
             self._advance(record.at)  # the deadline wins against a message, and the message is kept
             self.mailbox(record.name or "").put(record, self)
-        elif record.kind is Kind.DROPPED:
+        elif record.kind is JournalKind.DROPPED:
             self._advance(record.at)
             self.mailbox(record.name or "").replace(record, self)
-        elif record.kind is Kind.CANCEL:
+        elif record.kind is JournalKind.CANCEL:
             self._advance(record.at)
             scope = self.root.find(record.path)
             if scope is not None:
@@ -174,7 +174,7 @@ class Kernel:
         except Undecodable as error:
             raise Undecodable(f"{error} ({branch.where()}). {FIT}") from None
         self._answered.add(record.path)
-        if record.kind is Kind.CHILD:  # a deadline wins against a child's end, as against a message
+        if record.kind is JournalKind.CHILD:  # a deadline wins against a child's end, as against a message
             self._advance(record.at)
             branch.operation = None
         else:
@@ -277,7 +277,7 @@ class Kernel:
         """The branch is due, with this outcome of what it waited for."""
         self._ready.append((branch, outcome.value, outcome.error))
 
-    def look(self, branch: Branch, operation: Operation) -> None:
+    def look(self, branch: Branch, operation: BranchOperation) -> None:
         """The branch is due; what it gets is looked at when its turn comes (`Operation.turn`)."""
         self._ready.append((branch, operation, None))
 
@@ -345,7 +345,7 @@ class Kernel:
             running.branch = before
 
     def _resume(self, branch: Branch, value: Any, error: BaseException | None) -> None:
-        if isinstance(value, Operation):
+        if isinstance(value, BranchOperation):
             outcome = value.turn(branch, self)
             if outcome is None:
                 return
@@ -368,7 +368,7 @@ class Kernel:
             self._enter(branch, operation)
 
     def _enter(self, branch: Branch, operation: Any) -> None:
-        if not isinstance(operation, Operation):
+        if not isinstance(operation, BranchOperation):
             place, awaited = branch.where(), branch.awaits()
             hint = "Use what penstock.durable has for it, or move it into a step."
             raise ForeignAwait(f"{place} awaits {awaited} in a workflow body. {hint}")

@@ -16,7 +16,7 @@ from penstock.kernel.operation import (
     NOTHING,
     TAKEN_IN_TURN,
     Outcome,
-    Park,
+    ParkBranch,
     ShieldedYield,
     Supply,
     Take,
@@ -95,7 +95,7 @@ class Event:
 
     async def wait(self) -> None:
         """Until it is set."""
-        await block(CHECKPOINT if self._set else Park(self._waiters))
+        await block(CHECKPOINT if self._set else ParkBranch(self._waiters))
 
 
 class Semaphore(Supply):
@@ -235,7 +235,7 @@ class MemorySendChannel(Generic[T]):
         try:
             self.send_nowait(value)
         except WouldBlock:
-            if error := await block(Park(self._channel.senders, (value, self))):
+            if error := await block(ParkBranch(self._channel.senders, (value, self))):
                 raise error from None
         else:
             await block(ShieldedYield())

@@ -66,7 +66,7 @@ class Stop(msgspec.Struct, frozen=True):
     path: str
 
 
-class Operation:
+class BranchOperation:
     """Awaited by `block`. ``shielded``: entered in a cancelled scope it does not raise at once."""
 
     __slots__ = ()
@@ -87,12 +87,12 @@ class Operation:
 
 
 @types.coroutine
-def block(operation: Operation) -> Generator[Operation, Any, Any]:
+def block(operation: BranchOperation) -> Generator[BranchOperation, Any, Any]:
     """Hands the operation to the kernel; gives its result."""
     return (yield operation)
 
 
-class CallOperation(Operation):
+class CallOperation(BranchOperation):
     """A step, or a child: begun outside, answered by a record."""
 
     __slots__ = ("call", "path", "stopping")
@@ -122,7 +122,7 @@ class CallOperation(Operation):
         return False
 
 
-class Sleep(Operation):
+class Sleep(BranchOperation):
     """Until so many seconds have passed. Its end is no outcome: a cancel in the same instant wins."""
 
     __slots__ = ("due", "seconds")
@@ -152,7 +152,7 @@ class Sleep(Operation):
         return Outcome(error=Cancelled()) if branch.scope.effective else NOTHING
 
 
-class Checkpoint(Operation):
+class Checkpoint(BranchOperation):
     """Yields to the others, then looks whether the scope is cancelled, as Trio's."""
 
     __slots__ = ()
@@ -171,7 +171,7 @@ class Checkpoint(Operation):
 CHECKPOINT = Checkpoint()
 
 
-class ShieldedYield(Operation):
+class ShieldedYield(BranchOperation):
     """Yields to the others and is not cancelled: the schedule point after something that has happened."""
 
     __slots__ = ()
@@ -181,7 +181,7 @@ class ShieldedYield(Operation):
         kernel.resume(branch)
 
 
-class Join(Operation):
+class Join(BranchOperation):
     """The end of a nursery's block: not cancelled itself, it waits for all children."""
 
     __slots__ = ("nursery",)
@@ -197,7 +197,7 @@ class Join(Operation):
             branch.operation = self
 
 
-class Park(Operation):
+class ParkBranch(BranchOperation):
     """Among ``waiters``, beside ``value``, until somebody takes the branch out and resumes it."""
 
     __slots__ = ("value", "waiters")
@@ -252,7 +252,7 @@ class Supply:
         branch.kernel.look(branch, take)
 
 
-class Take(Operation):
+class Take(BranchOperation):
     """One of a supply, as soon as there is one."""
 
     __slots__ = ("supply",)

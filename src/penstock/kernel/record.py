@@ -7,7 +7,7 @@ from enum import IntEnum
 import msgspec
 
 
-class Kind(IntEnum):
+class JournalKind(IntEnum):
     """Numbers are stored (`journal.kind`) and never given twice."""
 
     DONE = 1
@@ -29,8 +29,17 @@ class Kind(IntEnum):
 RULES = 2
 """The newest version of the rules by which records are delivered. 0 are those of before there were versions; A
 run is delivered by one version after the other, never by an older one again, so what is replayed is as it was."""
-OUTCOMES = frozenset({Kind.DONE, Kind.FAILED, Kind.STOPPED, Kind.ABANDONED, Kind.CHILD, Kind.SUPPLIED})
-TOLD = frozenset({Kind.MESSAGE, Kind.CANCEL, Kind.CHILD, Kind.DROPPED})
+OUTCOMES = frozenset(
+    {
+        JournalKind.DONE,
+        JournalKind.FAILED,
+        JournalKind.STOPPED,
+        JournalKind.ABANDONED,
+        JournalKind.CHILD,
+        JournalKind.SUPPLIED,
+    }
+)
+TOLD = frozenset({JournalKind.MESSAGE, JournalKind.CANCEL, JournalKind.CHILD, JournalKind.DROPPED})
 """What others write, and wakes a run."""
 
 
@@ -44,7 +53,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     """
 
     at: float
-    kind: Kind
+    kind: JournalKind
     path: str = ""
     name: str | None = None
     payload: str | None = None

@@ -13,7 +13,7 @@ from typing import Any, Final
 import trio
 
 from penstock.access import table
-from penstock.access.gate import REVOKED, Ending, Gate, reason_of
+from penstock.access.gate import REVOKED, AccessEnd, Gate, reason_of
 from penstock.access.identity import Identity, set_identity
 from penstock.access.limits import CallLimits
 from penstock.engine.engine import Engine
@@ -59,7 +59,7 @@ from penstock.rest.jobs import JobRoutes
 from penstock.rest.me import MeRoutes
 from penstock.rest.open_work import OpenWorkRoutes
 from penstock.rest.openapi import openapi_json
-from penstock.rest.operation import Operation, Route
+from penstock.rest.operation import RestOperation, Route
 from penstock.rest.operations import KINDS_BY_NAME, LIVE, OPERATIONS
 from penstock.rest.overview import OverviewRoutes
 from penstock.rest.pages import Pages
@@ -189,7 +189,7 @@ class RestApp:
         operation, _ = self._inline["/v1/jobs/poll"]
         return self._serve(exchange, (operation, handler, ""), {})
 
-    async def _serve(self, exchange: Exchange, inline: tuple[Operation, Handler, str] | None, scope: Scope) -> None:
+    async def _serve(self, exchange: Exchange, inline: tuple[RestOperation, Handler, str] | None, scope: Scope) -> None:
         """``scope``: of what is not hot."""
         started = perf_counter()
         request = exchange.request
@@ -243,7 +243,7 @@ class RestApp:
             if span is not None:
                 end_call(span, label, pattern, status)
 
-    def _find_inline(self, exchange: Exchange) -> tuple[Operation, Handler, str] | None:
+    def _find_inline(self, exchange: Exchange) -> tuple[RestOperation, Handler, str] | None:
         """(row, handler, job id) of the inline route that is asked for."""
         path = exchange.path
         if exchange.request.method != "POST":
@@ -297,7 +297,7 @@ class RestApp:
         self,
         exchange: Exchange,
         headers: dict[bytes, bytes],
-        operation: Operation,
+        operation: RestOperation,
         handler: Handler,
         job_id: str,
         caller: Identity | PenstockError | None,
@@ -333,7 +333,7 @@ class RestApp:
         await need_task()
         reason = REVOKED
 
-        def end(ending: Ending) -> None:
+        def end(ending: AccessEnd) -> None:
             nonlocal reason
             reason = reason_of(ending)
             scope.cancel()

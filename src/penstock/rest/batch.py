@@ -13,27 +13,27 @@ import msgspec
 
 from penstock.engine.requests.payload import check_count
 from penstock.errors import BadRequest
-from penstock.rest.codec import Body, decoder, required, sanitized
+from penstock.rest.codec import RequestBody, decoder, required, sanitized
 from penstock.rest.tolerant import Unsplittable, bytes_of, split_object, text_of, value_of
 
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-class Results(Body, Generic[T]):
+class Results(RequestBody, Generic[T]):
     """Completions or failures."""
 
     worker_id: str | None = None
     results: list[T] | None = None
 
 
-class Jobs(Body, Generic[T]):
+class JobBatch(RequestBody, Generic[T]):
     """Heartbeats or releases."""
 
     worker_id: str | None = None
     jobs: list[T] | None = None
 
 
-class Starts(Body, Generic[T]):
+class StartItems(RequestBody, Generic[T]):
     """Starts, which have no worker."""
 
     items: list[T] | None = None
@@ -46,7 +46,7 @@ class BadItem(NamedTuple):
     reason: str
 
 
-class Batch(NamedTuple, Generic[T]):
+class RequestBatch(NamedTuple, Generic[T]):
     """A batch as it was read, in order."""
 
     worker_id: str
@@ -56,13 +56,15 @@ class Batch(NamedTuple, Generic[T]):
 class BatchReader(Generic[T]):
     """Reads the bodies of one batch route: ``body_kind`` is one of the three above, made for ``item_kind``."""
 
-    def __init__(self, body_kind: type[Body], item_kind: type[T], field: str, *, has_worker: bool = True) -> None:
-        self._read_all: Callable[[bytes], Body] = decoder(body_kind)
+    def __init__(
+        self, body_kind: type[RequestBody], item_kind: type[T], field: str, *, has_worker: bool = True
+    ) -> None:
+        self._read_all: Callable[[bytes], RequestBody] = decoder(body_kind)
         self._read_item: Callable[[bytes], T] = decoder(item_kind)
         self._field = field
         self._has_worker = has_worker
 
-    def read(self, body: bytes) -> Batch[T]:
+    def read(self, body: bytes) -> RequestBatch[T]:
         """The batch. Raises BadRequest for what concerns all of it."""
         try:
             whole = self._read_all(body)
@@ -80,7 +82,7 @@ class BatchReader(Generic[T]):
         if items is None:
             raise BadRequest(f"{self._field}: is required")
         check_count(len(items), self._field)
-        return Batch(required(worker_id, "workerId") if self._has_worker else "", items)
+        return RequestBatch(required(worker_id, "workerId") if self._has_worker else "", items)
 
     def _read_alone(self, part: str) -> T | BadItem:
         job_id = ""

@@ -12,7 +12,7 @@ from penstock.engine.instances.batches import BatchStart
 from penstock.engine.requests.payload import check_variables
 from penstock.errors import BadRequest, PayloadTooLarge
 from penstock.loop.offload import run_sized
-from penstock.rest.codec import Body, decoder, optional_decoder
+from penstock.rest.codec import RequestBody, decoder, optional_decoder
 from penstock.rest.exchange import Reply, text_header
 from penstock.rest.reading import body_of, query_number, query_text, respond
 from penstock.rest.starts import IDEMPOTENCY_KEY
@@ -21,7 +21,7 @@ from penstock.wire.model import StartRequest
 DEFAULT_LIMIT: Final = 50
 
 
-class BatchBody(Body):
+class BatchBody(RequestBody):
     """``items``: starts, 1 to `start_batch_max_items`. ``on_complete``: the id of a definition that is started when all
     have ended."""
 
@@ -30,7 +30,7 @@ class BatchBody(Body):
     note: str | None = None
 
 
-class BatchCancelBody(Body):
+class BatchCancelBody(RequestBody):
     """``reason``: shown with the batch, and with what is cancelled."""
 
     reason: str | None = None

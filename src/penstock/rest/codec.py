@@ -30,20 +30,20 @@ Number = int | float
 T = TypeVar("T")
 
 
-class Body(msgspec.Struct, rename="camel", kw_only=True):
+class RequestBody(msgspec.Struct, rename="camel", kw_only=True):
     """Base of request bodies. Whatever may be absent may be null."""
 
 
-class WatchBody(Body):
+class WatchBody(RequestBody):
     worker_id: str | None = None
     wait_seconds: Number | None = None
 
 
-class PriorityBody(Body):
+class PriorityBody(RequestBody):
     priority: int
 
 
-class CancelBody(Body):
+class CancelBody(RequestBody):
     """``force``: a run of code ends at once, without the clean-up of its body. ``compensate``: what an instance did is
     undone first."""
 
@@ -52,7 +52,7 @@ class CancelBody(Body):
     compensate: bool | None = None
 
 
-class RetryBody(Body):
+class RetryBody(RequestBody):
     """``note``: for the audit trail. ``from_step_id``: where it goes on in place of the step that failed, or of
     ``step_id``. ``again``: also where work would be done again that was done already."""
 
@@ -62,7 +62,7 @@ class RetryBody(Body):
     again: bool | None = None
 
 
-class MessageBody(Body):
+class MessageBody(RequestBody):
     """A message to a run of code. ``payload`` may be any JSON."""
 
     name: str | None = None
@@ -70,7 +70,7 @@ class MessageBody(Body):
     force: bool = False
 
 
-class ResolveBody(Body):
+class ResolveBody(RequestBody):
     """What becomes of a message that a run rejected: ``drop``, or a ``payload`` in its place."""
 
     drop: bool = False
@@ -79,7 +79,7 @@ class ResolveBody(Body):
     force: bool = False
 
 
-class PublishBody(Body):
+class PublishBody(RequestBody):
     """A message to whoever waits for its name with its key."""
 
     name: str | None = None
@@ -90,7 +90,7 @@ class PublishBody(Body):
     deliver: str | None = None
 
 
-class UserTaskBody(Body):
+class UserTaskBody(RequestBody):
     """``result`` is what gRPC and old clients call ``variables``. ``execution_id``: this one of several that are open,
     not the oldest."""
 

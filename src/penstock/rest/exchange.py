@@ -69,7 +69,7 @@ class RestRequest(NamedTuple):
 Handler: TypeAlias = Callable[[RestRequest], Awaitable[Reply]]
 
 
-class Request(Protocol):
+class InlineRequest(Protocol):
     """What a inline route needs to know of a request."""
 
     @property
@@ -89,7 +89,7 @@ class Exchange(Protocol):
         ...
 
     @property
-    def request(self) -> Request: ...
+    def request(self) -> InlineRequest: ...
     @property
     def address(self) -> str | None:
         """The client's."""
@@ -147,7 +147,7 @@ class AsgiExchange:
         return self._send
 
     @property
-    def request(self) -> Request:
+    def request(self) -> InlineRequest:
         return self
 
     @property

@@ -19,7 +19,7 @@ from penstock.engine.requests.hiding import Hiding
 from penstock.loop.offload import run_sized
 from penstock.loop.taskless import need_task
 from penstock.rest.exchange import Reply, Scope
-from penstock.rest.operation import CONSOLE_HEADER, Kind, Operation, Schema
+from penstock.rest.operation import CONSOLE_HEADER, Kind, RestOperation, Schema
 from penstock.rest.sessions import has_session
 
 Headers = Sequence[tuple[bytes, bytes]]
@@ -90,7 +90,7 @@ class Hider:
         self._kinds = kinds
         self._shapes: dict[str, Shape] = {}
 
-    def shape_of(self, operation: Operation) -> Shape:
+    def shape_of(self, operation: RestOperation) -> Shape:
         """Where the answers of a route hold free JSON."""
         if operation.id not in self._shapes:
             schemas = [
@@ -99,22 +99,22 @@ class Hider:
             self._shapes[operation.id] = shape_of_schema({"anyOf": schemas}, self._kinds)
         return self._shapes[operation.id]
 
-    def begin(self, operation: Operation, scope: Scope) -> None:
+    def begin(self, operation: RestOperation, scope: Scope) -> None:
         """Note in the scope of a call that something may have to be masked in its answer."""
         if self.applies(operation, scope["headers"]):
             scope[MASK] = self.mask
 
-    def applies(self, operation: Operation, headers: Headers) -> bool:
+    def applies(self, operation: RestOperation, headers: Headers) -> bool:
         """Whether something may have to be masked in the answer to a call."""
         if not self._hiding.is_on or self.shape_of(operation) is None:
             return False
         return operation.for_people or asked_by_console(headers)
 
-    async def hide(self, operation: Operation, body: bytes) -> bytes:
+    async def hide(self, operation: RestOperation, body: bytes) -> bytes:
         """An answer of a route, with a mask in place of each hidden value."""
         return await run_sized(len(body), lambda: self.mask(body, self.shape_of(operation)))
 
-    async def hide_reply(self, operation: Operation, reply: Reply) -> Reply:
+    async def hide_reply(self, operation: RestOperation, reply: Reply) -> Reply:
         """As `hide`. Not to be cancelled: it may hold jobs, which are leased."""
         if reply.body is None:
             return reply

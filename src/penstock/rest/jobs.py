@@ -17,7 +17,7 @@ from penstock.engine.queues.polls import MANY_TYPES
 from penstock.errors import BadRequest, DispatchModeConflict, PayloadTooLarge, PenstockError
 from penstock.loop.offload import INLINE_MAX_BYTES, run_sized, take_turn
 from penstock.loop.taskless import need_task
-from penstock.rest.batch import BadItem, BatchReader, Jobs, Results
+from penstock.rest.batch import BadItem, BatchReader, JobBatch, Results
 from penstock.rest.codec import (
     WatchBody,
     decoder,
@@ -67,8 +67,8 @@ _read_heartbeat = decoder(Heartbeat)
 _read_park = decoder(Park)
 _completions = BatchReader(Results[Completion], Completion, "results")
 _failures = BatchReader(Results[Failure], Failure, "results")
-_heartbeats = BatchReader(Jobs[Heartbeat], Heartbeat, "jobs")
-_releases = BatchReader(Jobs[JobRef], JobRef, "jobs")
+_heartbeats = BatchReader(JobBatch[Heartbeat], Heartbeat, "jobs")
+_releases = BatchReader(JobBatch[JobRef], JobRef, "jobs")
 _encode = msgspec.json.Encoder().encode
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from penstock import __version__
 from penstock.access.roles import LEAST_ROLE, Permission
-from penstock.rest.operation import Operation, Parameter, ref
+from penstock.rest.operation import Parameter, RestOperation, ref
 from penstock.rest.operations import OPERATIONS, TAGS
 from penstock.rest.schemas import component_schemas
 
@@ -63,7 +63,7 @@ def openapi_document() -> Json:
     }
 
 
-def _operation(operation: Operation) -> Json:
+def _operation(operation: RestOperation) -> Json:
     found: Json = {
         "operationId": operation.id,
         "tags": [operation.tag],
@@ -98,7 +98,7 @@ def _parameter(parameter: Parameter) -> Json:
     }
 
 
-def _response(operation: Operation) -> Json:
+def _response(operation: RestOperation) -> Json:
     if operation.answer is None:
         return {"description": operation.answer_description}
     return {
@@ -107,7 +107,7 @@ def _response(operation: Operation) -> Json:
     }
 
 
-def _errors(operation: Operation) -> Json:
+def _errors(operation: RestOperation) -> Json:
     statuses = {*operation.errors, *(_COMMON_ERRORS if operation.method == "POST" else ())}
     if operation.needs is not Permission.NONE:
         statuses |= {401, 403}

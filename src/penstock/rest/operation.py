@@ -90,7 +90,7 @@ CONSOLE_HEADER: Final = "X-Penstock-Console"
 """Only pages of the engine's own origin can send it: others would have to ask first, and are told no."""
 
 
-class Operation(NamedTuple):
+class RestOperation(NamedTuple):
     """One method of one path."""
 
     method: str
@@ -159,7 +159,7 @@ class Operation(NamedTuple):
         return [*(Parameter(name, "path", _PATH_TEXTS[name]) for name in names), *self.parameters]
 
 
-Route = tuple[Operation, Bound]
+Route = tuple[RestOperation, Bound]
 """A row, and its handler for one engine."""
 
 

@@ -39,8 +39,8 @@ from penstock.rest.operation import (
     STRING,
     VARIABLES,
     Kind,
-    Operation,
     Parameter,
+    RestOperation,
     batch_in,
     either,
     list_in,
@@ -203,47 +203,47 @@ KINDS: Final[Sequence[Kind]] = (
 )  # fmt: skip
 KINDS_BY_NAME: Final[Mapping[str, Kind]] = {name_of(kind): kind for kind in KINDS}
 
-OPERATIONS: Final[Sequence[Operation]] = (
+OPERATIONS: Final[Sequence[RestOperation]] = (
     # -- definitions
-    Operation(
+    RestOperation(
         "POST", "/v1/definitions", DefinitionRoutes.upload, Permission.MODEL,
         "uploadDefinition", "definitions", "Upload a definition",
         "The same content for an id gives its existing version again, changed content the next one; new starts use it "
         "from then on (`active`, addition). Every problem is named in one answer.",
         body=ref("Definition"), status=201, answer=struct(DefinitionSummary), errors=(400, 415),
     ),
-    Operation(
+    RestOperation(
         "GET", "/v1/definitions", DefinitionRoutes.list, Permission.VIEW,
         "listDefinitions", "definitions", "List the active versions",
         parameters=(Parameter("keyword", "query", "In the id or the name, whatever its case."), *PAGE),
         answer=struct(Page[DefinitionSummary]), errors=(400,),
     ),
-    Operation(
+    RestOperation(
         "GET", "/v1/definitions/{id}", DefinitionRoutes.get, Permission.VIEW,
         "getDefinition", "definitions", "Read the active version",
         answer=ref("Definition"), errors=(404,),
     ),
-    Operation(
+    RestOperation(
         "POST", "/v1/definitions/{id}/versions/{number}/activate", DefinitionRoutes.activate, Permission.MODEL,
         "activateVersion", "definitions", "Let new starts use a version (addition)",
         "Those of schedules, calls and chains that name no version, too. Instances that are open stay on theirs. The "
         "next upload makes what it uploads the active version.",
         answer=struct(DefinitionSummary), errors=(404, 409),
     ),
-    Operation(
+    RestOperation(
         "DELETE", "/v1/definitions/{id}", DefinitionRoutes.delete, Permission.MODEL,
         "deleteDefinition", "definitions", "Delete a workflow written as code that no program serves (addition)",
         "All versions: it is in no list, can't be started, and its id is free. Runs that have ended stay. A program "
         "that registers it again brings it back. 409: it is another definition, a program serves it, or runs are open.",
         status=204, errors=(400, 404, 409),
     ),
-    Operation(
+    RestOperation(
         "GET", "/v1/definitions/{id}/versions/{number}", DefinitionRoutes.get_version, Permission.VIEW,
         "getDefinitionVersion", "definitions", "Read a version",
         answer=ref("Definition"), errors=(404,),
     ),
     # -- instances
-    Operation(
+    RestOperation(
         "POST", "/v1/instances", StartRoutes.start, Permission.OPERATE,
         "startInstance", "instances", "Start an instance",
         "With `instanceKey` (addition) a second start while the first instance is open returns that one; with "
@@ -253,14 +253,14 @@ OPERATIONS: Final[Sequence[Operation]] = (
         parameters=(KEY,), body=ref("StartBody"), status=201, answer=struct(Instance), errors=(400, 404, 409, 422, 429),
         waits_with=b'"waitSeconds"',
     ),
-    Operation(
+    RestOperation(
         "POST", "/v1/instances/batch", StartRoutes.start_batch, Permission.OPERATE,
         "startInstances", "instances", "Start many instances (addition)",
         "One result each, in order. A bad item never fails its neighbours.",
         body=list_in("items", "StartItem"), answer=list_in("results", StartResult), errors=(400,),
         waits_with=b'"waitSeconds"',
     ),
-    Operation(
+    RestOperation(
         "GET", "/v1/instances", InstanceRoutes.list, Permission.VIEW,
         "listInstances", "instances", "List instances, newest first",
         parameters=(
@@ -274,7 +274,7 @@ OPERATIONS: Final[Sequence[Operation]] = (
         ),
         answer=either(Page[Instance], Page[InstanceSummary]), errors=(400,),
     ),
-    Operation(
+    RestOperation(
         "GET", "/v1/instances/{id}", InstanceRoutes.get, Permission.VIEW,
         "getInstance", "instances", "Read an instance",
         parameters=(
@@ -285,7 +285,7 @@ OPERATIONS: Final[Sequence[Operation]] = (
         ),
         answer=struct(Instance), errors=(400, 404, 429), waits=True,
     ),
-    Operation(
+    RestOperation(
         "GET", "/v1/instances/{id}/history", InstanceRoutes.history, Permission.VIEW,
         "getHistory", "instances", "Read the step executions, in order of entry",
         "With `order=newest` (addition) a slice: those that are open, then those that closed last.",
@@ -298,7 +298,7 @@ OPERATIONS: Final[Sequence[Operation]] = (
         answer={"anyOf": [list_in("items", StepExecution), struct(Page[ShownExecution])]}, errors=(400, 404, 503),
         for_people=True,
     ),
-    Operation(
+    RestOperation(
         "GET", "/v1/instances/{id}/audit", InstanceRoutes.audit, Permission.VIEW,
         "getAudit", "instances", "Read the audit trail, oldest first (addition)",
         parameters=(
@@ -308,7 +308,7 @@ OPERATIONS: Final[Sequence[Operation]] = (
         ),
         answer=struct(Page[AuditRecord]), errors=(400, 404),
     ),
-    Operation(
+    RestOperation(
         "POST", "/v1/instances/{id}/cancel", InstanceRoutes.cancel, Permission.OPERATE,
         "cancelInstance", "instances", "Cancel an instance",
         "A run of a workflow written as code (addition) is asked to end: its scopes are cancelled and their clean-up "
@@ -316,13 +316,13 @@ OPERATIONS: Final[Sequence[Operation]] = (
         "an instance did is undone first (addition); 409 when that is under way already.",
         body=struct(CancelBody), body_required=False, answer=struct(Instance), errors=(400, 404, 409),
     ),
-    Operation(
+    RestOperation(
         "POST", "/v1/instances/{id}/variables", InstanceRoutes.edit_variables, Permission.OPERATE,
         "editVariables", "instances", "Change variables of an instance that waits or has failed (addition)",
         "Whole top-level values. With `ifVersion` only if nobody has written any since.",
         body=struct(VariablesEdit), answer=struct(Instance), errors=(400, 404, 409, 413),
     ),
-    Operation(
+    RestOperation(
         "POST", "/v1/instances/{id}/retry", InstanceRoutes.retry, Permission.OPERATE,
         "retryInstance", "instances", "Let a failed instance go on (addition)",
         "Reopens the failed step and every step which that failure closed, with full retries. With `fromStepId` "
@@ -330,34 +330,34 @@ OPERATIONS: Final[Sequence[Operation]] = (
         "that was done before it failed, it is refused unless `again` (addition) is true.",
         body=struct(RetryBody), body_required=False, answer=struct(Instance), errors=(400, 404, 409),
     ),
-    Operation(
+    RestOperation(
         "POST", "/v1/instances/{id}/skip", InstanceRoutes.skip, Permission.OPERATE,
         "skipStep", "instances", "Let a step count as done, with a result (addition)",
         "Of an open instance, or of one that has failed, which goes on by it. Whoever has the job loses it.",
         body=struct(StepSkip), answer=struct(Instance), errors=(400, 404, 409, 413),
     ),
-    Operation(
+    RestOperation(
         "POST", "/v1/instances/{id}/move", InstanceRoutes.move, Permission.OPERATE,
         "moveToken", "instances", "Let what stands on a step go on at another one (addition)",
         "Of an open instance, or of one that has failed, which goes on by it. Refused where a join would wait for "
         "ever; of a gateway all branches are moved together.",
         body=struct(TokenMove), answer=struct(Instance), errors=(400, 404, 409),
     ),
-    Operation(
+    RestOperation(
         "POST", "/v1/instances/{id}/priority", InstanceRoutes.set_priority, Permission.OPERATE,
         "setPriority", "instances", "Change how early the jobs of an instance come (addition)",
         "Those that wait now, and those that come to wait later, but for steps that say their own priority. 0 to 9, "
         "lower ones first.",
         body=struct(PriorityBody), answer=struct(Instance), errors=(400, 404, 409),
     ),
-    Operation(
+    RestOperation(
         "POST", "/v1/instances/{id}/migrate", InstanceRoutes.migrate, Permission.OPERATE,
         "migrateInstance", "instances", "Let an instance go on in another version (addition)",
         "On the steps on which it stands, or that are named for them. With `dryRun` only whether it can, every reason "
         "why not, and how many boundary timers would be due at once.",
         body=struct(MigrationRequest), answer=either(Instance, MigrationCheck), errors=(400, 404, 409),
     ),
-    Operation(
+    RestOperation(
         "GET", "/v1/instances/{id}/journal", RunRoutes.journal, Permission.VIEW,
         "getJournal", "instances", "Read a run's journal, oldest first (addition)",
         "Of a workflow written as code: all that came into its body from outside, in order. A slice ends earlier where "
@@ -368,14 +368,14 @@ OPERATIONS: Final[Sequence[Operation]] = (
         ),
         answer=struct(Page[JournalRecord]), errors=(400, 404, 409),
     ),
-    Operation(
+    RestOperation(
         "GET", "/v1/instances/{id}/tree", RunRoutes.tree, Permission.VIEW,
         "getTree", "instances", "Read the tree of a run's branches, or of an instance's calls (addition)",
         "What has ended is as the journal says, what is open as the executor said last. Of an instance of a "
         "definition the branches are the instances that it called, and those that they called: the first 1,000.",
         answer=struct(RunTree), errors=(404,),
     ),
-    Operation(
+    RestOperation(
         "POST", "/v1/instances/{id}/messages", RunRoutes.send, Permission.OPERATE,
         "sendMessage", "instances", "Send a message to a run (addition)",
         "What `receive(name)` of its body gives. One that comes early is kept. With an `Idempotency-Key` it comes "
@@ -383,7 +383,7 @@ OPERATIONS: Final[Sequence[Operation]] = (
         "is refused with its place (422), unless `force` is set.",
         parameters=(MESSAGE_KEY,), body=struct(MessageBody), status=204, errors=(400, 404, 409, 422, 429),
     ),
-    Operation(
+    RestOperation(
         "POST", "/v1/instances/{id}/messages/{position}", RunRoutes.resolve_message, Permission.OPERATE,
         "resolveMessage", "instances", "Drop a message that a run rejected, or send it corrected (addition)",
         "With `drop`, or with the `payload` that comes in its place. `position` is that of one in `rejected` of the "
@@ -392,61 +392,61 @@ OPERATIONS: Final[Sequence[Operation]] = (
         body=struct(ResolveBody), status=204, errors=(400, 404, 409, 422),
     ),
     # -- jobs
-    Operation(
+    RestOperation(
         "POST", "/v1/jobs/poll", JobRoutes.poll, Permission.WORK, "pollJobs", "jobs", "Take jobs under lease",
         "Oldest first. `waitSeconds` (addition) holds the request until a job is there.",
         body=ref("PollBody"), answer=list_in("jobs", Job), errors=(400, 410), waits=True,
     ),
-    Operation(
+    RestOperation(
         "POST", "/v1/jobs/lost", JobRoutes.wait_lost, Permission.WORK,
         "waitLostJobs", "jobs", "Hear of jobs that are cancelled under one's lease (addition)",
         "Held for `waitSeconds` while there is no news; each job is told once. A hint: heartbeats say it, too.",
         body=struct(WatchBody), answer=list_in("lost", LostJob), errors=(400,), waits=True,
     ),
-    Operation(
+    RestOperation(
         "POST", "/v1/jobs/{id}/complete", JobRoutes.complete, Permission.WORK, "completeJob", "jobs", "Complete a job",
         "Idempotent. `attempt` (addition) fences exactly.",
         body=ref("CompletionBody"), status=204, errors=(400, 404, 409),
     ),
-    Operation(
+    RestOperation(
         "POST", "/v1/jobs/{id}/fail", JobRoutes.fail, Permission.WORK, "failJob", "jobs", "Report that a job failed",
         "Retried while it is `retryable` and retries are left, else the instance fails. Without `attempt` a call that "
         "comes too late is answered with 204, too. The text is cut at 4 KiB.",
         body=ref("FailureBody"), status=204, errors=(400, 404, 409),
     ),
-    Operation(
+    RestOperation(
         "POST", "/v1/jobs/{id}/heartbeat", JobRoutes.heartbeat, Permission.WORK,
         "heartbeatJob", "jobs", "Extend a lease (addition)",
         body=ref("HeartbeatBody"), answer=struct(Lease), errors=(400, 404, 409),
     ),
-    Operation(
+    RestOperation(
         "POST", "/v1/jobs/{id}/park", JobRoutes.park, Permission.WORK, "parkJob", "jobs", "Wait with a job (addition)",
         "It comes back at `until`, or with a signal: as the next attempt, with its checkpoint. No retry is spent.",
         body=ref("ParkBody"), status=204, errors=(400, 404, 409),
     ),
-    Operation(
+    RestOperation(
         "POST", "/v1/jobs/complete", JobRoutes.complete_many, Permission.WORK,
         "completeJobs", "jobs", "Complete many jobs (addition)",
         "One outcome each, in order. A bad item never fails its neighbours.",
         body=batch_in("results", "CompletionItem"), answer=list_in("results", "ItemOutcome"), errors=(400,),
     ),
-    Operation(
+    RestOperation(
         "POST", "/v1/jobs/fail", JobRoutes.fail_many, Permission.WORK,
         "failJobs", "jobs", "Report many failures (addition)",
         body=batch_in("results", "FailureItem"), answer=list_in("results", "ItemOutcome"), errors=(400,),
     ),
-    Operation(
+    RestOperation(
         "POST", "/v1/jobs/heartbeat", JobRoutes.heartbeat_many, Permission.WORK,
         "heartbeatJobs", "jobs", "Extend many leases (addition)",
         body=batch_in("jobs", "HeartbeatItem"), answer=list_in("results", "BeatOutcome"), errors=(400,),
     ),
-    Operation(
+    RestOperation(
         "POST", "/v1/jobs/release", JobRoutes.release_many, Permission.WORK,
         "releaseJobs", "jobs", "Give jobs back unused (addition)",
         "They are handed out again at once; no retry is spent.",
         body=batch_in("jobs", "ReleaseItem"), answer=list_in("results", "ItemOutcome"), errors=(400,),
     ),
-    Operation(
+    RestOperation(
         "GET", "/v1/jobs", TaskRoutes.list_jobs, Permission.VIEW,
         "listJobs", "jobs", "List jobs by state (addition)",
         "FAILED: for good, newest first. WAITING: of one type, those first that are taken first. LOCKED and "
@@ -463,37 +463,37 @@ OPERATIONS: Final[Sequence[Operation]] = (
         answer=either(Page[FailedJob], Page[OpenJobView]), errors=(400,),
     ),
     # -- tasks
-    Operation(
+    RestOperation(
         "POST", "/v1/instances/{id}/user-tasks/{stepId}/complete", TaskRoutes.complete_user_task, Permission.TASKS,
         "completeUserTask", "tasks", "Complete a user task",
         "The oldest open execution of the step, or that of `executionId` (addition).",
         body=struct(UserTaskBody), body_required=False, status=204, errors=(400, 404, 409),
     ),
-    Operation(
+    RestOperation(
         "POST", "/v1/instances/{id}/signals/{stepId}", TaskRoutes.signal, Permission.OPERATE,
         "signal", "tasks", "Signal a wait",
         "The body is the variable map. The oldest open execution of the step goes on.",
         parameters=(*SIGNAL, KEY), body=VARIABLES, body_required=False, status=204, errors=(400, 404, 409),
     ),
-    Operation(
+    RestOperation(
         "POST", "/v1/definitions/{id}/keys/{key}/signals/{stepId}", TaskRoutes.signal_by_key, Permission.OPERATE,
         "signalByKey", "tasks",
         "Signal a wait by instance key (addition)", "The instance that is open with the key, or keeps it.",
         parameters=(*SIGNAL, KEY), body=VARIABLES, body_required=False, status=204, errors=(400, 404, 409),
     ),
-    Operation(
+    RestOperation(
         "GET", "/v1/instances/{id}/signals", TaskRoutes.list_signals, Permission.VIEW,
         "listSignals", "tasks", "List kept signals, oldest first (addition)",
         answer=list_in("items", KeptSignal), errors=(404,),
     ),
-    Operation(
+    RestOperation(
         "POST", "/v1/messages", TaskRoutes.publish, Permission.OPERATE,
         "publishMessage", "tasks", "Publish a message to whoever waits for it (addition)",
         "It goes to the `WAIT` that waits longest for its name and key, or with `deliver` `ALL` to all that wait now. "
         "What nobody waits for is kept for `ttl`. A second one with the same `messageId` is answered as the first.",
         body=struct(PublishBody), answer=struct(PublishedMessage), errors=(400, 409),
     ),
-    Operation(
+    RestOperation(
         "GET", "/v1/messages", TaskRoutes.list_messages, Permission.VIEW,
         "listMessages", "tasks", "List messages that nobody has received yet, oldest first (addition)",
         parameters=(
@@ -504,19 +504,19 @@ OPERATIONS: Final[Sequence[Operation]] = (
         answer=struct(Page[KeptMessage]), errors=(400,),
     ),
     # -- service
-    Operation(
+    RestOperation(
         "GET", "/healthz", HealthRoutes.live, Permission.NONE,
         "live", "service", "The process lives", answer_description="It lives; no body."),
-    Operation(
+    RestOperation(
         "GET", "/readyz", HealthRoutes.ready, Permission.NONE, "ready", "service", "The engine can serve (addition)",
         answer=struct(Readiness), answer_description="It can; `degraded` names what is away.", errors=(503,),
     ),
-    Operation(
+    RestOperation(
         "GET", "/openapi.json", DocsRoutes.document, Permission.VIEW,
         "openapi", "service", "This document (addition)", answer={"type": "object"},
         answer_description="OpenAPI 3.1.",
     ),
-    Operation(
+    RestOperation(
         "GET", "/docs", DocsRoutes.page, Permission.NONE,
         "docs", "service", "This document as a page (addition)", answer=STRING,
         answer_type="text/html", answer_description="A page that loads nothing from other hosts.",

@@ -36,8 +36,8 @@ from penstock.rest.operation import (
     SLICE,
     TIME,
     Kind,
-    Operation,
     Parameter,
+    RestOperation,
     list_in,
     ref,
     struct,
@@ -67,8 +67,8 @@ KINDS_FOR_PEOPLE: Final[Sequence[Kind]] = (
     SimulationRequest, SimulationView,
     ExpressionLanguage,
 )  # fmt: skip
-FOR_PEOPLE: Final[Sequence[Operation]] = (
-    Operation(
+FOR_PEOPLE: Final[Sequence[RestOperation]] = (
+    RestOperation(
         "GET", "/v1/tasks", InboxRoutes.list, Permission.VIEW,
         "listTasks", "tasks", "List open user tasks, oldest first (addition)",
         "A page may be short, or empty, before the last one: `next` says whether to go on. `item` is the index of the "
@@ -84,48 +84,48 @@ FOR_PEOPLE: Final[Sequence[Operation]] = (
         ),
         answer=struct(Page[UserTask]), errors=(400, 404, 409),
     ),
-    Operation(
+    RestOperation(
         "GET", "/v1/tasks/count", InboxRoutes.count, Permission.VIEW,
         "countTasks", "tasks", "Count open user tasks, to 10,000 (addition)", answer=struct(Count), errors=(409, 503),
     ),
-    Operation(
+    RestOperation(
         "POST", "/v1/tasks/{id}/{stepId}/claim", InboxRoutes.claim, Permission.TASKS,
         "claimTask", "tasks", "Say who means to do a user task (addition)",
         "Advice: whoever may complete tasks still can. With authentication it is the caller, or with the role operator"
         " anybody.",
         body=struct(ClaimBody), body_required=False, answer=struct(UserTask), errors=(400, 404, 409),
     ),
-    Operation(
+    RestOperation(
         "POST", "/v1/tasks/{id}/{stepId}/release", InboxRoutes.release, Permission.TASKS,
         "releaseTask", "tasks", "Give a claimed user task back (addition)",
         "Without `by`, with the role operator or without authentication: whoever has it.",
         body=struct(ClaimBody), body_required=False, answer=struct(UserTask), errors=(400, 404, 409),
     ),
-    Operation(
+    RestOperation(
         "GET", "/v1/me", MeRoutes.me, Permission.PROVED,
         "me", "service", "Who calls, and what they may do (addition)", answer=struct(Me),
         answer_description="`can` holds `view`, `operate`, `model`, `tasks`, `work`.",
     ),
-    Operation(
+    RestOperation(
         "GET", "/v1/sessions/ways", SessionRoutes.ways, Permission.NONE,
         "signInWays", "service", "How people can sign in at the console (addition)", answer=struct(SignInWays),
     ),
-    Operation(
+    RestOperation(
         "POST", "/v1/sessions", SessionRoutes.create, Permission.NONE,
         "signIn", "service", "Open a session with a token (addition)",
         "The session is a cookie, for the engine's own pages.", parameters=(CONSOLE,),
         body=struct(TokenBody), status=201, answer=struct(Me), errors=(400, 401, 409),
     ),
-    Operation(
+    RestOperation(
         "POST", "/v1/sessions/end", SessionRoutes.end, Permission.NONE,
         "signOut", "service", "End the session (addition)", parameters=(CONSOLE,), status=204, errors=(400, 403, 409),
     ),
-    Operation(
+    RestOperation(
         "POST", "/v1/sessions/oidc", SessionRoutes.begin, Permission.NONE,
         "beginSignIn", "service", "Begin to sign in at the issuer (addition)", parameters=(CONSOLE,),
         body=struct(PlaceBody), answer=struct(SignInBegun), errors=(400, 409, 429),
     ),
-    Operation(
+    RestOperation(
         "GET", CALLBACK, SessionRoutes.finish, Permission.NONE,
         "finishSignIn", "service", "Where the issuer sends a browser back (addition)",
         parameters=(
@@ -137,12 +137,12 @@ FOR_PEOPLE: Final[Sequence[Operation]] = (
         ),
         status=303, answer_description="To the console.", errors=(400, 409),
     ),
-    Operation(
+    RestOperation(
         "GET", "/v1/instances/count", InstanceRoutes.count, Permission.VIEW,
         "countInstances", "instances", "Count instances, to 10,000 (addition)",
         "By the filters of the list.", parameters=FILTER, answer=struct(Count), errors=(400, 503),
     ),
-    Operation(
+    RestOperation(
         "GET", "/v1/failures", OverviewRoutes.failures, Permission.VIEW,
         "listFailures", "instances", "List failures by cause (addition)",
         "The newest 1,000 of instances that started within the range.",
@@ -152,19 +152,19 @@ FOR_PEOPLE: Final[Sequence[Operation]] = (
         ),
         answer=struct(FailureList), errors=(400, 503),
     ),
-    Operation(
+    RestOperation(
         "GET", "/v1/instances/{id}/variables", InstanceRoutes.variables_after, Permission.VIEW,
         "getVariablesAfter", "instances", "Read the variables as an execution left them (addition)",
         parameters=(Parameter("after", "query", "The id of an execution.", required=True),),
         answer=struct(VariablesAsOf), errors=(400, 404, 409, 503), for_people=True,
     ),
-    Operation(
+    RestOperation(
         "GET", "/v1/instances/{id}/state", InstanceRoutes.state, Permission.VIEW,
         "getState", "instances", "Read where an instance stands, and why (addition)",
         "In one sentence, with its open steps, timers and kept signals.",
         answer=struct(InstanceState), errors=(404, 503),
     ),
-    Operation(
+    RestOperation(
         "GET", "/v1/watch", WatchRoutes.wait, Permission.VIEW, "watch", "service", "Wait for changes (addition)",
         "Held until something has changed, else 204. Without `since`, or with another engine's, all at once.",
         parameters=(
@@ -177,33 +177,33 @@ FOR_PEOPLE: Final[Sequence[Operation]] = (
         ),
         answer=struct(Changes), errors=(400, 429, 503), waits=True,
     ),
-    Operation(
+    RestOperation(
         "POST", "/v1/instances/bulk", BulkRoutes.create, Permission.OPERATE,
         "bulk", "instances", "Retry, cancel, signal, skip, move, migrate or edit many instances (addition)",
         "In the background; each failure is retried once, each signal acts once. `dryRun`: 200, what it would meet.",
         body=struct(BulkRequest), status=202, answer=struct(BulkStarted), also=((200, struct(BulkPreview)),),
         errors=(400, 409),
     ),
-    Operation(
+    RestOperation(
         "GET", "/v1/bulk", BulkRoutes.list, Permission.VIEW,
         "listBulk", "instances", "List bulk operations, newest first (addition)", parameters=SLICE,
         answer=struct(Page[BulkView]), errors=(400,),
     ),
-    Operation(
+    RestOperation(
         "GET", "/v1/bulk/{id}", BulkRoutes.get, Permission.VIEW, "getBulk", "instances",
         "Read a bulk operation (addition)", answer=struct(BulkView), errors=(404,),
     ),
-    Operation(
+    RestOperation(
         "POST", "/v1/bulk/{id}/stop", BulkRoutes.stop, Permission.OPERATE, "stopBulk", "instances",
         "Stop a bulk operation (addition)", "What is done stays done.", answer=struct(BulkView), errors=(404,)),
-    Operation(
+    RestOperation(
         "GET", "/v1/overview", OverviewRoutes.read, Permission.VIEW,
         "overview", "service", "What happens, and what needs somebody (addition)",
         "Rates from samples of all engines; queues as this engine measured them in the last ten seconds.",
         parameters=(Parameter("range", "query", "`15m` (the default), `1h`, `24h` or `7d`."),),
         answer=struct(OverviewView), errors=(400,),
     ),
-    Operation(
+    RestOperation(
         "GET", "/v1/audit", AuditRoutes.list, Permission.OPERATE,
         "listAudit", "service", "List what people and programs did, newest first (addition)",
         "Who paused, changed, uploaded, made a token or signed in, with old and new values. A page may have fewer than "
@@ -218,92 +218,92 @@ FOR_PEOPLE: Final[Sequence[Operation]] = (
         ),
         answer=struct(Page[AuditTrailRecord]), errors=(400, 503),
     ),
-    Operation(
+    RestOperation(
         "GET", "/v1/attention", OverviewRoutes.attention, Permission.VIEW,
         "listAttention", "service", "List what needs somebody (addition)",
         "As in the overview: what concerns most work first, what is acknowledged last.",
         answer=struct(AttentionList), errors=(503,),
     ),
-    Operation(
+    RestOperation(
         "PUT", "/v1/attention/{key}", OverviewRoutes.acknowledge, Permission.OPERATE,
         "acknowledgeAttention", "service", "Acknowledge what needs somebody (addition)",
         "By the `key` of its row, for `attention_acknowledged_hours`, of failures until there are more than `count`.",
         body=struct(AcknowledgeBody), body_required=False, status=204, errors=(400, 409, 503),
     ),
-    Operation(
+    RestOperation(
         "DELETE", "/v1/attention/{key}", OverviewRoutes.withdraw, Permission.OPERATE,
         "withdrawAcknowledgement", "service", "Let what was acknowledged need attention again (addition)",
         status=204, errors=(404, 503),
     ),
-    Operation(
+    RestOperation(
         "GET", "/v1/workers", OverviewRoutes.workers, Permission.VIEW,
         "listWorkers", "service", "List workers of a day (addition)", answer=struct(Page[WorkerView]),
         parameters=(*SLICE, Parameter("jobType", "query", "Those that polled for it.")),
     ),
-    Operation(
+    RestOperation(
         "GET", "/v1/engines", OverviewRoutes.engines, Permission.VIEW,
         "listEngines", "service", "List engines, those gone within a day, too (addition)",
         "With what they say of themselves, and what of the database is of interest.", answer=struct(EngineList),
     ),
-    Operation(
+    RestOperation(
         "GET", "/v1/definition-activity", DefinitionUseRoutes.activity, Permission.VIEW,
         "listDefinitionActivity", "definitions", "Tell how much is going on in each definition (addition)",
         "Of those, and paged, as the list of definitions.",
         parameters=(Parameter("keyword", "query", "In the id or the name, whatever its case."), *SLICE),
         answer=struct(Page[DefinitionActivity]), errors=(400, 503),
     ),
-    Operation(
+    RestOperation(
         "GET", "/v1/definitions/{id}/versions", DefinitionUseRoutes.versions, Permission.VIEW,
         "listVersions", "definitions", "List versions, newest first (addition)",
         parameters=SLICE, answer=struct(Page[VersionView]), errors=(400, 404, 503),
     ),
-    Operation(
+    RestOperation(
         "GET", "/v1/definitions/{id}/counts", DefinitionUseRoutes.counts, Permission.VIEW,
         "countVersions", "definitions", "Count the instances of versions by status (addition)",
         "Newest version first, at most 20. Exact for a version with up to 10,000 instances, else from a sample, with "
         "`totalIsEstimate`.",
         parameters=SLICE, answer=struct(Page[VersionCounts]), errors=(400, 404, 503),
     ),
-    Operation(
+    RestOperation(
         "GET", "/v1/definitions/{id}/tokens", DefinitionUseRoutes.tokens, Permission.VIEW,
         "listTokens", "definitions", "Count what stands on each step (addition)",
         "As of the last minute; with more than 500,000 open branches estimated.",
         parameters=(Parameter("version", "query", "0, or none: the latest.", INTEGER),),
         answer=struct(TokensView), errors=(404, 503),
     ),
-    Operation(
+    RestOperation(
         "GET", "/v1/definitions/{id}/variables", DefinitionUseRoutes.variables, Permission.VIEW,
         "listVariables", "definitions", "List variables that instances of a definition have (addition)",
         "By name, with their JSON types, of the newest 100 instances of any version.",
         answer=struct(VariablesInUse), errors=(404, 503),
     ),
-    Operation(
+    RestOperation(
         "POST", "/v1/definitions/validate", DraftRoutes.validate, Permission.VIEW,
         "validateDefinition", "definitions", "Check a definition before it is uploaded (addition)",
         "All that is wrong, by step, and hints; nothing is stored. Of a valid one the variables that it reads.",
         parameters=(Parameter("reads", "query", "Where it reads variables that have to be defined, too.", BOOLEAN),),
         body=ref("Definition"), answer=struct(DraftCheck), errors=(413,),
     ),
-    Operation(
+    RestOperation(
         "GET", "/v1/expressions/language", DraftRoutes.expression_language, Permission.VIEW,
         "getExpressionLanguage", "definitions", "List the names that expressions know (addition)",
         "Functions, words, and methods of dates and durations; variables are not among them.",
         answer=struct(ExpressionLanguage),
     ),
-    Operation(
+    RestOperation(
         "POST", "/v1/expressions/check", DraftRoutes.check_expression, Permission.VIEW,
         "checkExpression", "definitions", "Try an expression (addition)",
         "With the variables given, or those that an instance has now; within the work that one in a definition has.",
         body=struct(ExpressionCheck), answer=struct(ExpressionVerdict), errors=(400, 404, 413, 503),
     ),
-    Operation(
+    RestOperation(
         "POST", "/v1/simulations", DraftRoutes.simulate, Permission.VIEW,
         "simulate", "definitions", "Try a definition on a clock that stands still (addition)",
         "Nothing is stored: each request brings the definition and all that happened so far, at most 500 moves. They "
         "are made by the engine's own rules; `can` is what may come next.",
         body=struct(SimulationRequest), answer=struct(SimulationView), errors=(400, 413),
     ),
-    Operation(
+    RestOperation(
         "POST", "/v1/definitions/{id}/impact", DefinitionUseRoutes.impact, Permission.VIEW,
         "impact", "definitions", "Tell which open instances a new version would not fit (addition)",
         "The body is what would be uploaded; without one it is a version that was. Nothing is stored. By version and "
@@ -312,65 +312,65 @@ FOR_PEOPLE: Final[Sequence[Operation]] = (
         parameters=(Parameter("version", "query", "One that was uploaded; 0, or none: the latest.", INTEGER),),
         body=ref("Definition"), body_required=False, answer=struct(ImpactView), errors=(400, 404, 409, 503),
     ),
-    Operation(
+    RestOperation(
         "GET", "/v1/job-types", OpenWorkRoutes.job_types, Permission.VIEW,
         "listJobTypes", "jobs", "List queues and who polls them, those first that wait longest (addition)",
         answer=list_in("items", QueueRow), errors=(503,),
     ),
-    Operation(
+    RestOperation(
         "GET", "/v1/queues", QueueRoutes.list, Permission.VIEW, "listQueues", "jobs",
         "List queues, policies for job types, by name (addition)", parameters=SLICE, answer=struct(Page[Queue]),
         errors=(400, 503),
     ),
-    Operation(
+    RestOperation(
         "GET", "/v1/queues/{id}", QueueRoutes.get, Permission.VIEW, "getQueue", "jobs",
         "Read a queue, and how it stands (addition)", answer=struct(Queue), errors=(400, 404, 503),
     ),
-    Operation(
+    RestOperation(
         "PUT", "/v1/queues/{id}", QueueRoutes.put, Permission.OPERATE, "putQueue", "jobs",
         "Limit the jobs of some types (addition)",
         "From the next claim on, in all engines. `paused` left out: as it is. "
         "409: a job type is in another queue, or an older engine lives.",
         body=struct(QueuePolicy), answer=struct(Queue), errors=(400, 409, 503),
     ),
-    Operation(
+    RestOperation(
         "DELETE", "/v1/queues/{id}", QueueRoutes.delete, Permission.OPERATE, "deleteQueue", "jobs",
         "Forget a queue (addition)", "Its jobs are free at once.", status=204, errors=(400, 404, 503),
     ),
-    Operation(
+    RestOperation(
         "POST", "/v1/queues/{id}/pause", QueueRoutes.pause, Permission.OPERATE, "pauseQueue", "jobs",
         "Let no job of a queue begin (addition)", "What runs goes on.", answer=struct(Queue), errors=(400, 404, 503),
     ),
-    Operation(
+    RestOperation(
         "POST", "/v1/queues/{id}/resume", QueueRoutes.resume, Permission.OPERATE, "resumeQueue", "jobs",
         "Let the jobs of a queue begin again (addition)", answer=struct(Queue), errors=(400, 404, 503),
     ),
-    Operation(
+    RestOperation(
         "POST", "/v1/jobs/{id}/unlock", OpenWorkRoutes.unlock, Permission.OPERATE,
         "unlockJob", "jobs", "End a job's lease now (addition)",
         "It goes back to the queue, no retry is spent; its worker is told that it lost it.",
         body=struct(UnlockBody), body_required=False, status=204, errors=(400, 404, 409),
     ),
-    Operation(
+    RestOperation(
         "DELETE", "/v1/jobs/{id}/checkpoint", OpenWorkRoutes.forget_checkpoint, Permission.OPERATE,
         "forgetCheckpoint", "jobs", "Forget the checkpoint of an open job (addition)",
         "Its next attempt begins without. A worker that has the job may leave another one.",
         parameters=(Parameter("note", "query", "For the audit trail."),), status=204, errors=(400, 404),
     ),
-    Operation(
+    RestOperation(
         "GET", "/v1/executions/{id}/attempts", OpenWorkRoutes.attempts, Permission.VIEW,
         "listAttempts", "instances", "What the attempts of a job were given, told and gave (addition)",
         "The newest 50, oldest first. `parameters` where the definition has `recordAttempts`, or the job type is in "
         "`attempts_recorded_job_types`; what is larger than `attempt_record_max_bytes` has its bytes only.",
         answer=list_in("items", RecordedAttempt), errors=(404,),
     ),
-    Operation(
+    RestOperation(
         "GET", "/v1/timers", OpenWorkRoutes.timers, Permission.VIEW,
         "listTimers", "service", "List timers to come, next first (addition)",
         parameters=(Parameter("kind", "query", "`boundary`, `retry`, `wait` or `wake`."), *SLICE),
         answer=struct(Page[TimerView]), errors=(400, 503),
     ),
-    Operation(
+    RestOperation(
         "GET", "/v1/settings", OpenWorkRoutes.settings, Permission.OPERATE,
         "listSettings", "service", "List the settings of the engine that answers (addition)",
         "Of secrets only whether they are set.", answer=list_in("items", SettingView),

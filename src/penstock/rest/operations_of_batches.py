@@ -8,7 +8,7 @@ from typing import Final
 from penstock.access.roles import Permission
 from penstock.engine.instances.batches import STATES
 from penstock.rest.batches import BatchCancelBody, BatchRoutes
-from penstock.rest.operation import INTEGER, SLICE, STRING, Kind, Operation, Parameter, Schema, ref, struct
+from penstock.rest.operation import INTEGER, SLICE, STRING, Kind, Parameter, RestOperation, Schema, ref, struct
 from penstock.wire.batch import Batch, BatchResult
 from penstock.wire.page import Page
 
@@ -33,8 +33,8 @@ BODY: Final[Schema] = {
     },
     "required": ["items"],
 }
-OF_BATCHES: Final[Sequence[Operation]] = (
-    Operation(
+OF_BATCHES: Final[Sequence[RestOperation]] = (
+    RestOperation(
         "POST", "/v1/batches", BatchRoutes.create, Permission.OPERATE,
         "startBatch", "batches", "Start up to 10,000 instances in the background (addition)",
         "In their order, each once, whatever becomes of the engines. An item that can't be read refuses all.",
@@ -43,12 +43,12 @@ OF_BATCHES: Final[Sequence[Operation]] = (
         ),
         body=BODY, status=202, answer=struct(Batch), errors=(400, 409, 413, 429),
     ),
-    Operation(
+    RestOperation(
         "GET", "/v1/batches", BatchRoutes.list, Permission.VIEW,
         "listBatches", "batches", "List batches, newest first (addition)", "Without the counts of their items.",
         parameters=SLICE, answer=struct(Page[Batch]), errors=(400,),
     ),
-    Operation(
+    RestOperation(
         "GET", "/v1/batches/{id}", BatchRoutes.get, Permission.VIEW,
         "getBatch", "batches", "Read a batch, with its items by state (addition)",
         parameters=(
@@ -56,7 +56,7 @@ OF_BATCHES: Final[Sequence[Operation]] = (
         ),
         answer=struct(Batch), errors=(400, 404, 429), waits=True,
     ),
-    Operation(
+    RestOperation(
         "GET", "/v1/batches/{id}/results", BatchRoutes.results, Permission.VIEW,
         "listBatchResults", "batches", "What became of its items, in their order (addition)",
         "A slice may be shorter than `limit`, where variables are large.",
@@ -65,7 +65,7 @@ OF_BATCHES: Final[Sequence[Operation]] = (
         ),
         answer=struct(Page[BatchResult]), errors=(400, 404, 503),
     ),
-    Operation(
+    RestOperation(
         "POST", "/v1/batches/{id}/cancel", BatchRoutes.cancel, Permission.OPERATE,
         "cancelBatch", "batches", "Start nothing more of it, and cancel what it started (addition)",
         "In the background. What others started, and an item was answered with, goes on.",

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl
 
 from penstock.errors import BadRequest
 from penstock.log.log import get_logger
-from penstock.rest.operation import Operation
+from penstock.rest.operation import RestOperation
 from penstock.telemetry.metrics import Metrics
 
 SHOWN_MAX_CHARS: Final = 64
@@ -27,7 +27,7 @@ class UnknownParameters:
         self._ignored = metrics.http_ignored_parameters
         self._reported: set[str] = set()
 
-    def check(self, operation: Operation, query: bytes | None) -> None:
+    def check(self, operation: RestOperation, query: bytes | None) -> None:
         """Look at the query of a call before anything is done. Raises BadRequest, which names the parameter."""
         if not query:
             return

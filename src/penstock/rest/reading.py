@@ -15,7 +15,7 @@ from penstock.errors import BadRequest
 from penstock.rest.exchange import Reply, Scope
 
 if TYPE_CHECKING:
-    from penstock.rest.operation import Operation
+    from penstock.rest.operation import RestOperation
 
 ROUTE: Final = "penstock.route"
 """Key in the scope under which the row of the route is left."""
@@ -40,7 +40,7 @@ async def body_of(request: Request) -> bytes:
 
 def _given(request: Request, name: str) -> str | None:
     """The route's row names every parameter that its handler reads; else the documentation would lack it."""
-    operation: Operation = cast("Scope", request.scope)[ROUTE]
+    operation: RestOperation = cast("Scope", request.scope)[ROUTE]
     assert name in operation.query_names, f"{operation.id} reads {name}, which its row in rest/operations.py lacks"
     value: str | None = request.args.get(name)
     return value
@@ -60,7 +60,7 @@ def query_text(request: Request, name: str, max_chars: int = NAME_MAX_CHARS) -> 
 def query_family(request: Request, name: str) -> dict[str, str]:
     """All parameters of a family, ``attr.*``, by what their names have after the dot. Raises BadRequest for one that
     is given twice."""
-    operation: Operation = cast("Scope", request.scope)[ROUTE]
+    operation: RestOperation = cast("Scope", request.scope)[ROUTE]
     assert name in operation.query_names, f"{operation.id} reads {name}, which its row in rest/operations.py lacks"
     prefix = name.removesuffix("*")
     found: dict[str, str] = {}

@@ -12,7 +12,7 @@ from penstock.engine.requests.paging import NAME_MAX_CHARS
 from penstock.engine.requests.payload import check_text
 from penstock.engine.schedules.schedule_spec import unknown_field
 from penstock.errors import BadRequest
-from penstock.rest.codec import Body, decoder, optional_decoder
+from penstock.rest.codec import RequestBody, decoder, optional_decoder
 from penstock.rest.exchange import Reply
 from penstock.rest.reading import body_of, query_number, query_text, respond
 from penstock.wire.schedule import ScheduleSpec
@@ -21,19 +21,19 @@ DEFAULT_LIMIT: Final = 50
 PREVIEW_DEFAULT: Final = 10
 
 
-class PauseBody(Body):
+class PauseBody(RequestBody):
     """``note``: why, shown with the schedule."""
 
     note: str | None = None
 
 
-class TriggerBody(Body):
+class TriggerBody(RequestBody):
     """``overlap``: in place of the schedule's own."""
 
     overlap: str | None = None
 
 
-class BackfillBody(Body):
+class BackfillBody(RequestBody):
     """A span of the past, both ends counted. ``overlap``: ALLOW (the default), or BUFFER_ALL: one after the other."""
 
     since: str | None = msgspec.field(default=None, name="from")

@@ -16,7 +16,7 @@ from penstock.access.gate import Gate
 from penstock.access.sessions import OpenedSession
 from penstock.access.sign_in import SignIn
 from penstock.errors import BadRequest, Conflict, Forbidden, PenstockError, Unauthenticated
-from penstock.rest.codec import Body, decoder
+from penstock.rest.codec import RequestBody, decoder
 from penstock.rest.exchange import NO_CONTENT, Reply, Scope
 from penstock.rest.me import me_of
 from penstock.rest.operation import CONSOLE_HEADER
@@ -36,11 +36,11 @@ _READS: Final = frozenset({"GET", "HEAD"})
 _HEADER: Final = CONSOLE_HEADER.lower().encode()
 
 
-class TokenBody(Body):
+class TokenBody(RequestBody):
     token: str | None = None
 
 
-class PlaceBody(Body):
+class PlaceBody(RequestBody):
     place: str | None = None
 
 

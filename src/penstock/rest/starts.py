@@ -13,7 +13,7 @@ from penstock.engine.requests.payload import check_variables
 from penstock.engine.starts.start_item import StartItem
 from penstock.errors import BadRequest, PayloadTooLarge
 from penstock.loop.offload import run_sized
-from penstock.rest.batch import BadItem, BatchReader, Starts
+from penstock.rest.batch import BadItem, BatchReader, StartItems
 from penstock.rest.codec import decoder, required
 from penstock.rest.exchange import Reply, RestRequest, text_header
 from penstock.wire.model import Instance, StartRequest, StartResult
@@ -21,7 +21,7 @@ from penstock.wire.model import Instance, StartRequest, StartResult
 IDEMPOTENCY_KEY: Final = b"idempotency-key"
 
 _read_start = decoder(StartRequest)
-_starts = BatchReader(Starts[StartRequest], StartRequest, "items", has_worker=False)
+_starts = BatchReader(StartItems[StartRequest], StartRequest, "items", has_worker=False)
 _encode = msgspec.json.Encoder().encode
 
 STARTED: Final = 201

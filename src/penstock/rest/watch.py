@@ -8,7 +8,7 @@ import msgspec
 import trio
 from quart import Response, request
 
-from penstock.access.gate import Ending, Gate
+from penstock.access.gate import AccessEnd, Gate
 from penstock.access.identity import current_identity
 from penstock.engine.engine import Engine
 from penstock.engine.status.watch import INSTANCES_MAX, WAIT_MAX_S, Changes
@@ -42,7 +42,7 @@ class WatchRoutes:
             return _answer(await self._watch.wait(*wanted))
         ended = False
 
-        def end(_: Ending) -> None:
+        def end(_: AccessEnd) -> None:
             nonlocal ended
             ended = True
             scope.cancel()

@@ -21,7 +21,7 @@ from msgspec import Struct
 from penstock.engine.requests.answers import COPIES
 from penstock.loop.offload import INLINE_MAX_BYTES, run_long
 from penstock.loop.taskless import current_call, need_task
-from penstock.rpc.inbox import PREFIX_BYTES, Inbox
+from penstock.rpc.inbox import PREFIX_BYTES, MessageBuffer
 from penstock.wire.codec import decode_message, encode_message
 from penstock.wire.http2_frames import ProtocolError
 from penstock.wire.http2_server import HeadersFrame
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from penstock.access.identity import Identity
     from penstock.engine.requests.answers import MemoryReservation
     from penstock.rpc.methods import Method
-    from penstock.rpc.transport import Connection
+    from penstock.rpc.transport import RpcConnection
 
 RequestT = TypeVar("RequestT")
 AnswerT = TypeVar("AnswerT")
@@ -55,7 +55,7 @@ class ServerCall(Struct, Generic[RequestT, AnswerT], eq=False):
     stream, when the connection is lost and at the end of a drain.
     """
 
-    connection: Connection
+    connection: RpcConnection
     """What it came on."""
     stream_id: int
     headers: dict[bytes, bytes]
@@ -67,7 +67,7 @@ class ServerCall(Struct, Generic[RequestT, AnswerT], eq=False):
     """When the client gives up, as it said in the request: see `deadline`."""
     whole: bytes | None = None
     """The one message that the client has sent, and ended with, until it is read."""
-    received: Inbox | None = None
+    received: MessageBuffer | None = None
     """What came of a request that did not come whole: see `inbox`."""
     caller: Identity | None = None
     """Who calls, with authentication, once that is known."""
@@ -109,7 +109,7 @@ class ServerCall(Struct, Generic[RequestT, AnswerT], eq=False):
         return self._scope
 
     @property
-    def inbox(self) -> Inbox:
+    def inbox(self) -> MessageBuffer:
         """What the client has sent, where it did not come whole."""
         if self.received is None:
             raise AssertionError("the request came whole")

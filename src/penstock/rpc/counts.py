@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 
-class Counts(Struct):
+class CallCounts(Struct):
     """What happened since the start."""
 
     accepted: int = 0
@@ -26,11 +26,11 @@ class Counts(Struct):
     handshake_failures: int = 0
 
 
-class Statistics(Struct, frozen=True):
+class RpcStatistics(Struct, frozen=True):
     """A look inside, at this moment."""
 
     connections: int
     calls_running: int
     held_request_bytes: int
     draining: bool
-    counts: Counts
+    counts: CallCounts

@@ -33,7 +33,7 @@ LIST_MAX_BYTES: Final = 16 * 1024 * 1024
 _PREFIX: Final = "/workflow.v1.WorkflowEngine/"
 
 
-class DefinitionCalls:
+class DefinitionService:
     """UploadDefinition, GetDefinition, ListDefinitions."""
 
     def __init__(self, engine: Engine) -> None:

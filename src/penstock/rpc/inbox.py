@@ -15,7 +15,7 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 if TYPE_CHECKING:
-    from penstock.rpc.transport import Connection
+    from penstock.rpc.transport import RpcConnection
 
 PREFIX_BYTES = 5
 """One byte "compressed", four bytes length: of what is not compressed, the length in five."""
@@ -26,7 +26,7 @@ def is_whole_message(data: bytes) -> bool:
     return len(data) >= PREFIX_BYTES and len(data) == PREFIX_BYTES + int.from_bytes(data[1:PREFIX_BYTES], "big")
 
 
-class Inbox:
+class MessageBuffer:
     """Messages of one call. Fed by the connection; one task may take from it."""
 
     __slots__ = (
@@ -34,7 +34,7 @@ class Inbox:
         "_stream_id", "_window_debt", "client_done", "closed",
     )  # fmt: skip
 
-    def __init__(self, connection: Connection, stream_id: int, *, single: bool) -> None:
+    def __init__(self, connection: RpcConnection, stream_id: int, *, single: bool) -> None:
         self._connection = connection
         self._stream_id = stream_id
         self._single = single  # the method takes exactly one message

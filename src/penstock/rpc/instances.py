@@ -19,7 +19,7 @@ from penstock.wire.model import Signal, StartRequest, UserTaskCompletion
 _PREFIX: Final = "/workflow.v1.WorkflowEngine/"
 
 
-class InstanceCalls:
+class InstanceService:
     """StartInstance, GetInstance, GetInstanceHistory, CancelInstance, ListInstances, CompleteUserTask, SignalWait."""
 
     def __init__(self, engine: Engine) -> None:

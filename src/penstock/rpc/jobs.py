@@ -33,7 +33,7 @@ _STRUCT_GROWTH: Final = 6
 _PREFIX: Final = "/workflow.v1.WorkflowEngine/"
 
 
-class JobCalls:
+class JobService:
     """PollJobs, CompleteJob, FailJob. None of them carries an ``attempt``: the worker's id alone is the fence."""
 
     def __init__(self, engine: Engine) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 
-class Limits(Struct, frozen=True, kw_only=True):
+class RpcLimits(Struct, frozen=True, kw_only=True):
     """What one client, and all of them together, may make the server hold."""
 
     connections_per_address: int = 0

@@ -24,7 +24,7 @@ _MAX_TIMEOUT_S: Final = 10 * 365 * 86_400.0
 _TYPES: Final = (b"application/grpc", b"application/grpc+proto")
 
 
-class Request(Struct, frozen=True, kw_only=True):
+class RpcRequest(Struct, frozen=True, kw_only=True):
     """Headers, read. To be shared: nobody changes ``headers``."""
 
     headers: dict[bytes, bytes]
@@ -40,17 +40,17 @@ class Request(Struct, frozen=True, kw_only=True):
     """The method, if it may be begun with a request that came whole, without a task."""
 
 
-def read_request(methods: Mapping[bytes, Method], given: Headers) -> Request:
+def read_request(methods: Mapping[bytes, Method], given: Headers) -> RpcRequest:
     """Never raises: whatever is wrong is told in the request."""
     flaw = flaw_of(given)
     if flaw is not None:
-        return Request(headers={}, flaw=flaw)
+        return RpcRequest(headers={}, flaw=flaw)
     headers = dict(given)
     if len(headers) < len(given):
         _join_proofs(headers, given)
     is_grpc = headers.get(b"content-type", b"").partition(b";")[0].strip() in _TYPES
     if headers[b":method"] != b"POST" or not is_grpc:
-        return Request(headers=headers, http_status=b"405" if is_grpc else b"415")
+        return RpcRequest(headers=headers, http_status=b"405" if is_grpc else b"415")
     method = methods.get(headers[b":path"])
     timeout_s: float | None = math.inf
     error: GRPCError | None = None
@@ -63,7 +63,7 @@ def read_request(methods: Mapping[bytes, Method], given: Headers) -> Request:
         if timeout_s is None:
             error = GRPCError(Status.INVALID_ARGUMENT, "grpc-timeout can't be read")
     short = method if method is not None and method.taskless and error is None else None
-    return Request(headers=headers, method=method, timeout_s=timeout_s or 0.0, error=error, short=short)
+    return RpcRequest(headers=headers, method=method, timeout_s=timeout_s or 0.0, error=error, short=short)
 
 
 def _join_proofs(headers: dict[bytes, bytes], given: Headers) -> None:

@@ -20,7 +20,7 @@ from penstock.engine.runs.code import CodeWorkflow
 from penstock.errors import BadRequest
 from penstock.rpc.methods import unary
 from penstock.rpc.reading import read_variables, required
-from penstock.store.rows.origins import Origin
+from penstock.store.rows.origins import OriginRow
 from penstock.wire import runs_v1 as w
 from penstock.wire.model import Instance, RunTree, StartRequest
 
@@ -31,7 +31,7 @@ OVERHEAD_BYTES: Final = 16_384
 _PREFIX: Final = "/penstock.v1.Runs/"
 
 
-class Runs:
+class RunService:
     """Register, start, find, list, send, cancel, retry; result, tree, journal."""
 
     def __init__(self, engine: Engine) -> None:
@@ -62,7 +62,7 @@ class Runs:
             workflow = CodeWorkflow(required(each.name, "name"), each.version, request.app)
             await self._engine.code.register(workflow, anew=True)
             await self._engine.signatures.publish(workflow.job_type, each.arguments_schema or None)
-            await self._engine.origins.register(workflow, Origin(each.origin), exclusive=False, lives_here=False)
+            await self._engine.origins.register(workflow, OriginRow(each.origin), exclusive=False, lives_here=False)
             if each.queue:
                 await self._engine.queues.join(each.queue, workflow.job_type)
         settings = self._engine.settings

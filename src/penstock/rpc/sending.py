@@ -17,7 +17,7 @@ from penstock.wire.http2 import Http2Limits
 from penstock.wire.http2_server import Http2Server
 
 if TYPE_CHECKING:
-    from penstock.rpc.limits import Limits
+    from penstock.rpc.limits import RpcLimits
     from penstock.wire.http2_frames import Headers
 
 BROKEN = (trio.BrokenResourceError, trio.ClosedResourceError)
@@ -28,7 +28,7 @@ class Sending:
     """Of one connection; `Connection` has the rest."""
 
     def __init__(
-        self, h2: Http2Server, stream: trio.abc.Stream, limits: Limits, leaves_later: Callable[[Sending], bool]
+        self, h2: Http2Server, stream: trio.abc.Stream, limits: RpcLimits, leaves_later: Callable[[Sending], bool]
     ) -> None:
         """``leaves_later``: whether `send_now` will be called at the end of this turn."""
         self.limits = limits
@@ -112,7 +112,7 @@ class Sending:
             pass
 
 
-def open_http2(limits: Limits, read_request: Callable[[Headers], Any]) -> Http2Server:
+def open_http2(limits: RpcLimits, read_request: Callable[[Headers], Any]) -> Http2Server:
     """The server's side of a connection within the limits; its preface is ready to be sent."""
     return Http2Server(
         Http2Limits(

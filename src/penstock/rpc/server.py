@@ -19,7 +19,7 @@ from grpclib.const import Handler, Status
 from grpclib.exceptions import GRPCError
 
 from penstock.access import table
-from penstock.access.gate import EXPIRED, REVOKED, Ending, Gate, reason_of
+from penstock.access.gate import EXPIRED, REVOKED, AccessEnd, Gate, reason_of
 from penstock.access.identity import Identity, set_identity
 from penstock.access.limits import CallLimits
 from penstock.access.roles import Permission
@@ -30,14 +30,14 @@ from penstock.loop.poller import HAVE_EPOLL, PlainStream, Poller, open_stream
 from penstock.net.accept import Door, Guest, PerAddress
 from penstock.net.tls import Tls, ends_waiting, names_of
 from penstock.rpc.call import ServerCall
-from penstock.rpc.counts import Counts, Statistics
-from penstock.rpc.inbox import Inbox
-from penstock.rpc.limits import Limits
+from penstock.rpc.counts import CallCounts, RpcStatistics
+from penstock.rpc.inbox import MessageBuffer
+from penstock.rpc.limits import RpcLimits
 from penstock.rpc.methods import Method
-from penstock.rpc.request import Request, read_request
+from penstock.rpc.request import RpcRequest, read_request
 from penstock.rpc.taskless import Taskless
 from penstock.rpc.tracing import begin_call, end_call
-from penstock.rpc.transport import UNAVAILABLE_DRAINED, Connection
+from penstock.rpc.transport import UNAVAILABLE_DRAINED, RpcConnection
 from penstock.telemetry.spans import Spans
 from penstock.wire.http2_frames import PREFACE
 
@@ -62,14 +62,14 @@ class Service(Protocol):
     def __mapping__(self) -> Mapping[str, Handler]: ...
 
 
-class Server:
+class GrpcServer:
     """``await nursery.start(server.serve, sockets)``, later ``await server.drain(grace_s)``."""
 
     def __init__(
         self,
         handlers: Iterable[Service],
         *,
-        limits: Limits | None = None,
+        limits: RpcLimits | None = None,
         tls: Tls | None = None,
         status_of: Callable[[Exception], GRPCError | None] | None = None,
         on_call: Callable[[str, str, float], None] | None = None,
@@ -84,8 +84,8 @@ class Server:
         it must not raise. ``answer_memory`` bounds what operations read for answers. With ``tls`` the
         listeners speak TLS; it must offer ALPN ``h2``. Without a ``gate`` everybody may call everything.
         """
-        self.limits = limits or Limits()
-        self.counts = Counts()
+        self.limits = limits or RpcLimits()
+        self.counts = CallCounts()
         self._methods: dict[bytes, Method] = {}
         for service in handlers:
             for path, handler in service.__mapping__().items():
@@ -99,7 +99,7 @@ class Server:
         self._spans = spans
         self._is_plain = gate is None and call_limits is None and spans is None
         self._answer_memory = answer_memory or AnswerMemory(sys.maxsize)
-        self._connections: set[Connection] = set()
+        self._connections: set[RpcConnection] = set()
         self._handshakes: set[trio.CancelScope] = set()
         self._poller: Poller | None = None  # while it serves, where there is one
         self._sockets = 0
@@ -195,9 +195,9 @@ class Server:
         """Of all methods that are served."""
         return {path.decode() for path in self._methods}
 
-    def statistics(self) -> Statistics:
+    def statistics(self) -> RpcStatistics:
         """Gauges and counts, for metrics and tests."""
-        return Statistics(self._sockets + self._door.held, self._running, self._held, self.is_draining, self.counts)
+        return RpcStatistics(self._sockets + self._door.held, self._running, self._held, self.is_draining, self.counts)
 
     # ---------------------------------------------------------------------------------- connections
 
@@ -250,7 +250,7 @@ class Server:
         try:
             secured = await self._secure(stream, guest)
             if secured is not None:
-                await self._run_connection(Connection(self, secured, peer, names_of(secured), guest))
+                await self._run_connection(RpcConnection(self, secured, peer, names_of(secured), guest))
         except Exception:
             log.exception("a gRPC connection failed")  # ours to repair, but never the end of the others
         finally:
@@ -258,7 +258,7 @@ class Server:
                 await trio.aclose_forcefully(stream)  # closes at once, waits for nothing
             self._left()
 
-    async def _run_connection(self, connection: Connection) -> None:
+    async def _run_connection(self, connection: RpcConnection) -> None:
         self._connections.add(connection)
         try:
             await connection.run()
@@ -309,11 +309,11 @@ class Server:
         """More request bytes wait than the limit."""
         return self._held > self.limits.held_request_bytes
 
-    def read_request(self, headers: Headers) -> Request:
+    def read_request(self, headers: Headers) -> RpcRequest:
         """What a block of headers asks for."""
         return read_request(self._methods, headers)
 
-    def new_call(self, connection: Connection, stream_id: int, request: Request) -> ServerCall[Any, Any] | None:
+    def new_call(self, connection: RpcConnection, stream_id: int, request: RpcRequest) -> ServerCall[Any, Any] | None:
         """A call for a request that has no flaw, or None when it was answered at once."""
         method, error = request.method, request.error
         if method is not None and error is None:
@@ -329,12 +329,12 @@ class Server:
         return None
 
     def open_call(
-        self, connection: Connection, stream_id: int, request: Request, method: Method, whole: bytes | None = None
+        self, connection: RpcConnection, stream_id: int, request: RpcRequest, method: Method, whole: bytes | None = None
     ) -> ServerCall[Any, Any]:
         """A call for a request without flaw or error; ``whole`` is its message, where it came whole."""
         self._running += 1
         now, hold = connection.last_received, MemoryReservation(self._answer_memory)
-        inbox = None if whole is not None else Inbox(connection, stream_id, single=not method.client_streaming)
+        inbox = None if whole is not None else MessageBuffer(connection, stream_id, single=not method.client_streaming)
         until = now + request.timeout_s
         return ServerCall(connection, stream_id, request.headers, method, hold, now, until, whole, inbox)
 
@@ -477,8 +477,8 @@ class Server:
             await call.method.run(call)
             return
 
-        def end(ending: Ending) -> None:
-            if ending is Ending.REVOKED:
+        def end(ending: AccessEnd) -> None:
+            if ending is AccessEnd.REVOKED:
                 call.end_as(GRPCError(Status.UNAUTHENTICATED, REVOKED))
             else:
                 call.expire(GRPCError(Status.UNAUTHENTICATED, EXPIRED), self.limits.expired_call_s)

@@ -9,16 +9,16 @@ from __future__ import annotations
 from grpclib.const import Handler
 
 from penstock.engine.engine import Engine
-from penstock.rpc.definitions import DefinitionCalls
-from penstock.rpc.instances import InstanceCalls
-from penstock.rpc.jobs import JobCalls
+from penstock.rpc.definitions import DefinitionService
+from penstock.rpc.instances import InstanceService
+from penstock.rpc.jobs import JobService
 
 
 class WorkflowEngine:
     """The thirteen calls."""
 
     def __init__(self, engine: Engine) -> None:
-        self._parts = (DefinitionCalls(engine), InstanceCalls(engine), JobCalls(engine))
+        self._parts = (DefinitionService(engine), InstanceService(engine), JobService(engine))
 
     def __mapping__(self) -> dict[str, Handler]:
         mapping: dict[str, Handler] = {}

@@ -29,7 +29,7 @@ from penstock.wire.http2_frames import (
     ConnectionTerminated,
     DataReceived,
     ErrorCodes,
-    Event,
+    FrameEvent,
     PingAckReceived,
     PingReceived,
     PriorityUpdated,
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from penstock.rpc.call import ServerCall
-    from penstock.rpc.request import Request
-    from penstock.rpc.server import Server
+    from penstock.rpc.request import RpcRequest
+    from penstock.rpc.server import GrpcServer
 
 log = logging.getLogger(__name__)
 
@@ -60,12 +60,12 @@ WINDOW_UPDATES_PER_PART = 4
 """Of a part of an answer, which is a frame: one for the stream and one for the connection, and as many to spare."""
 
 
-class Connection(Sending):
+class RpcConnection(Sending):
     """A client's connection, from its first byte to its last."""
 
     def __init__(
         self,
-        server: Server,
+        server: GrpcServer,
         stream: trio.abc.Stream,
         peer: object,
         certificate: tuple[str, ...] = (),
@@ -330,7 +330,7 @@ class Connection(Sending):
             self._receiving = False
         self.send_now()
 
-    def _handle_events(self, events: list[Event]) -> None:
+    def _handle_events(self, events: list[FrameEvent]) -> None:
         for event in events:
             handle = self._handlers.get(type(event))
             if handle is not None:
@@ -354,7 +354,7 @@ class Connection(Sending):
             self.server.counts.refused += 1
             self._reset_stream(event.stream_id, ErrorCodes.REFUSED_STREAM)
             return
-        request: Request = event.request
+        request: RpcRequest = event.request
         if request.flaw is not None:
             log.debug("a request of %s is malformed: %s", self.peer, request.flaw)
             self.server.counts.malformed += 1
@@ -455,7 +455,7 @@ class Connection(Sending):
         self._on_control(event)
         self._wake_all_windows()
 
-    def _on_control(self, _event: Event) -> None:
+    def _on_control(self, _event: FrameEvent) -> None:
         self._spend(self._control, "control frames")
 
     def _on_ping_ack(self, event: PingAckReceived) -> None:
@@ -478,7 +478,7 @@ class Connection(Sending):
             log.debug("no GOAWAY: the connection has ended")
         self._give_up_on(f"too many {what}")
 
-    _handlers: ClassVar[dict[type[Event], Callable[[Connection, Any], None]]] = {
+    _handlers: ClassVar[dict[type[FrameEvent], Callable[[RpcConnection, Any], None]]] = {
         CallReceived: _on_call,
         RequestReceived: _on_request,
         DataReceived: _on_data,

@@ -22,7 +22,7 @@ from penstock.wire.noun import text_bytes
 _PREFIX: Final = "/penstock.v1.Worker/"
 
 
-class Worker:
+class WorkerService:
     """Batch start, publish, complete, fail, release, heartbeat; and the stream."""
 
     def __init__(self, engine: Engine) -> None:

@@ -19,7 +19,7 @@ from penstock.access.tokens import TOKENS_MAX_COUNT, KnownToken
 from penstock.errors import BadRequest
 from penstock.log.log import get_logger
 from penstock.net.tls import POLL_INTERVAL_S, Tls
-from penstock.settings import HttpServer, Settings, is_loopback
+from penstock.settings import HttpServerKind, Settings, is_loopback
 from penstock.store.db.connection import TrioConnection
 from penstock.store.rows import api_tokens as store
 from penstock.store.rows import sessions
@@ -89,7 +89,7 @@ class ListenerTls:
     def __init__(self, settings: Settings) -> None:
         common = settings.tls_cert_path, settings.tls_key_path
         own = settings.grpc_tls_cert_path, settings.grpc_tls_key_path
-        http2 = settings.http_server is HttpServer.HYPERCORN
+        http2 = settings.http_server is HttpServerKind.HYPERCORN
         self.rest = self._make(settings, common, ["h2", "http/1.1"] if http2 else ["http/1.1"])
         self.metrics = self._make(settings, common, ["http/1.1"])
         self.grpc = self._make(settings, own if own[0] is not None else common, ["h2"])

@@ -34,7 +34,7 @@ class TopicsMissing(PenstockError):
     """Jobs have no topic to go to."""
 
 
-class Dispatch:
+class KafkaDispatcher:
     """One engine's part in dispatching jobs through Kafka."""
 
     def __init__(self, engine: Engine) -> None:

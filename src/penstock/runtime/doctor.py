@@ -50,40 +50,40 @@ WAL_MIN_MB: Final = 2_048
 HOT_TABLES: Final = ("token", "ready", "timer", "parked", "open_task", "dispatch_outbox")
 
 
-class Verdict(StrEnum):
+class CheckLevel(StrEnum):
     OK = "ok"
     ADVICE = "advice"
     PROBLEM = "problem"
 
 
-class Finding(msgspec.Struct, frozen=True):
+class DoctorFinding(msgspec.Struct, frozen=True):
     """What one look found. ``todo`` is empty where all is well."""
 
-    verdict: Verdict
+    verdict: CheckLevel
     subject: str
     found: str
     todo: str = ""
 
 
-def ok(subject: str, found: str) -> Finding:
-    return Finding(Verdict.OK, subject, found)
+def ok(subject: str, found: str) -> DoctorFinding:
+    return DoctorFinding(CheckLevel.OK, subject, found)
 
 
-def advice(subject: str, found: str, todo: str) -> Finding:
-    return Finding(Verdict.ADVICE, subject, found, todo)
+def advice(subject: str, found: str, todo: str) -> DoctorFinding:
+    return DoctorFinding(CheckLevel.ADVICE, subject, found, todo)
 
 
-def problem(subject: str, found: str, todo: str) -> Finding:
-    return Finding(Verdict.PROBLEM, subject, found, todo)
+def problem(subject: str, found: str, todo: str) -> DoctorFinding:
+    return DoctorFinding(CheckLevel.PROBLEM, subject, found, todo)
 
 
-def examine(settings: Settings) -> list[Finding]:
+def examine(settings: Settings) -> list[DoctorFinding]:
     """All findings, in the order in which they are to be repaired. Starts the embedded PostgreSQL if it does not run, and
     makes none."""
     return trio.run(_examine, settings, strict_exception_groups=True)
 
 
-async def _examine(settings: Settings) -> list[Finding]:
+async def _examine(settings: Settings) -> list[DoctorFinding]:
     findings = [*check_environment(), *await _find_database(settings)]
     findings += check_disk(settings)
     if settings.replica_dsn is not None:
@@ -94,7 +94,7 @@ async def _examine(settings: Settings) -> list[Finding]:
     return findings
 
 
-async def _find_database(settings: Settings) -> list[Finding]:
+async def _find_database(settings: Settings) -> list[DoctorFinding]:
     missing = without_database(settings)
     if missing is not None:
         return [problem("database", f"there is none in {missing}", f"{NAME_IT}; `penstock serve` makes one")]
@@ -107,11 +107,11 @@ async def _find_database(settings: Settings) -> list[Finding]:
         return [problem("database", first_line(error) or "no answer", "start it, or mend postgres_dsn")]
 
 
-async def _examine_database(settings: Settings, dsn: str) -> list[Finding]:
+async def _examine_database(settings: Settings, dsn: str) -> list[DoctorFinding]:
     with trio.fail_after(CONNECT_TIMEOUT_S):
         async with await TrioConnection.connect(with_defaults(dsn)) as first:
             pooler = await _check_pooler(first, with_defaults(dsn))
-        if pooler.verdict is Verdict.PROBLEM:  # through it all that is looked at next may be somebody else's
+        if pooler.verdict is CheckLevel.PROBLEM:  # through it all that is looked at next may be somebody else's
             return [pooler]
         dsn = with_defaults(await placed(dsn, settings.db_schema))
         connection = await TrioConnection.connect(dsn)
@@ -136,12 +136,12 @@ async def _examine_database(settings: Settings, dsn: str) -> list[Finding]:
         connection.close_nowait()
 
 
-def check_environment() -> Iterator[Finding]:
+def check_environment() -> Iterator[DoctorFinding]:
     for name, nearest in unknown_environment().items():
         yield advice("settings", f"{name} means nothing to the engine{did_you_mean(nearest)}", "unset or rename it")
 
 
-def check_server(server: checkup.Server) -> Iterator[Finding]:
+def check_server(server: checkup.ServerFacts) -> Iterator[DoctorFinding]:
     if server.version_number < SERVER_MIN_VERSION:
         yield problem("database", f"PostgreSQL {server.version}", "upgrade to 15 or newer")
     elif server.encoding != "UTF8":
@@ -174,21 +174,21 @@ def check_server(server: checkup.Server) -> Iterator[Finding]:
         yield advice("sessions", found, "5s: a statement whose engine was killed ends soon, and with it its locks")
 
 
-def known_defect(server: checkup.Server) -> str:
+def known_defect(server: checkup.ServerFacts) -> str:
     """What it says of a server that our statements don't suffer by."""
     if server.version_number not in CRASHES_IN_RECHECKS:
         return ""
     return ", which crashes at a recheck that prunes partitions; no statement of Penstock does that"
 
 
-def check_clock(theirs_s: float, ours_s: float) -> Finding:
+def check_clock(theirs_s: float, ours_s: float) -> DoctorFinding:
     found = f"this machine and the database differ by {abs(theirs_s - ours_s):.1f} s"
     if abs(theirs_s - ours_s) > CLOCK_MAX_DIFFERENCE_S:
         return advice("clock", found, "run NTP on both: ids carry the engine's time, leases go by the database's")
     return ok("clock", found)
 
 
-def check_connections(server: checkup.Server, settings: Settings) -> Iterator[Finding]:
+def check_connections(server: checkup.ServerFacts, settings: Settings) -> Iterator[DoctorFinding]:
     free = int(server.settings["max_connections"]) - int(server.settings["superuser_reserved_connections"])
     each = settings.db_max_conns + 2  # its wake-ups, and in Kafka mode the election of the relay
     needed = settings.processes * each
@@ -203,7 +203,7 @@ def check_connections(server: checkup.Server, settings: Settings) -> Iterator[Fi
         yield ok("connections", found)
 
 
-async def _check_replica(settings: Settings, dsn: str) -> Finding:
+async def _check_replica(settings: Settings, dsn: str) -> DoctorFinding:
     replica = Replica(Database(dsn, max_connections=1), settings.db_schema, max_lag_s=settings.replica_max_lag_seconds)
     try:
         found = await replica.problem()
@@ -215,7 +215,7 @@ async def _check_replica(settings: Settings, dsn: str) -> Finding:
     return ok("replica", "a standby that keeps up")
 
 
-async def _check_pooler(connection: TrioConnection, dsn: str) -> Finding:
+async def _check_pooler(connection: TrioConnection, dsn: str) -> DoctorFinding:
     try:
         await refuse_transaction_pooling(connection, dsn)
     except TransactionPooling as error:
@@ -223,7 +223,7 @@ async def _check_pooler(connection: TrioConnection, dsn: str) -> Finding:
     return ok("pooler", "none, or one by session")
 
 
-def check_schema(version: int) -> Finding:
+def check_schema(version: int) -> DoctorFinding:
     """``version`` is 0 where there are no tables of ours."""
     if not version:
         return advice("schema", "no tables of Penstock's", "penstock migrate, or start an engine that may make them")
@@ -235,7 +235,7 @@ def check_schema(version: int) -> Finding:
     return ok("schema", f"version {version}")
 
 
-def check_holdups(holdups: list[checkup.Holdup]) -> Iterator[Finding]:
+def check_holdups(holdups: list[checkup.Holdup]) -> Iterator[DoctorFinding]:
     for each in holdups:
         if each.age_s is not None and each.age_s > TRANSACTION_MAX_S:
             found = f"{each.what} is open for {each.age_s:.0f} s"
@@ -250,7 +250,7 @@ def check_holdups(holdups: list[checkup.Holdup]) -> Iterator[Finding]:
             )
 
 
-def check_rights(tables: list[checkup.Table], *, may_create: bool) -> Iterator[Finding]:
+def check_rights(tables: list[checkup.Table], *, may_create: bool) -> Iterator[DoctorFinding]:
     if locked := [table.name for table in tables if not table.may_write]:
         yield problem("rights", f"no right to read and write {_names(locked)}", "GRANT them to the engine's account")
     foreign = [table.name for table in tables if not table.owned]
@@ -261,7 +261,7 @@ def check_rights(tables: list[checkup.Table], *, may_create: bool) -> Iterator[F
         yield ok("rights", "tables can be read, written and made")
 
 
-def check_bloat(tables: list[checkup.Table]) -> Iterator[Finding]:
+def check_bloat(tables: list[checkup.Table]) -> Iterator[DoctorFinding]:
     for table in tables:
         hot = table.name in HOT_TABLES
         if hot and table.dead_rows > max(DEAD_ROWS_MIN, DEAD_PER_ALIVE * table.alive_rows):
@@ -269,12 +269,12 @@ def check_bloat(tables: list[checkup.Table]) -> Iterator[Finding]:
             yield advice("bloat", found, f"look for old transactions, then VACUUM {table.name}")
 
 
-def check_indexes(invalid: list[str]) -> Iterator[Finding]:
+def check_indexes(invalid: list[str]) -> Iterator[DoctorFinding]:
     for name in invalid:
         yield problem("indexes", f"{name} is not valid: its build was cut off", f"REINDEX INDEX CONCURRENTLY {name}")
 
 
-def check_logs(logs: list[checkup.Log]) -> Iterator[Finding]:
+def check_logs(logs: list[checkup.Log]) -> Iterator[DoctorFinding]:
     for log in logs:
         if log.made_for_s is None or log.made_for_s <= 0:
             found = f"{log.parent} has no partition for today"
@@ -284,7 +284,7 @@ def check_logs(logs: list[checkup.Log]) -> Iterator[Finding]:
             yield advice("partitions", found, "they are never dropped; docs/operations.md, How long things are kept")
 
 
-def check_engines(engines: list[KnownEngine], settings: Settings) -> Iterator[Finding]:
+def check_engines(engines: list[KnownEngine], settings: Settings) -> Iterator[DoctorFinding]:
     alive = [each for each in engines if each.left_s > 0]
     yield ok("engines", f"{len(alive)} live" + "".join(f", {each.description}" for each in alive))
     for each in alive:
@@ -296,7 +296,7 @@ def check_engines(engines: list[KnownEngine], settings: Settings) -> Iterator[Fi
             yield advice("engines", found, "restart it with this version when the upgrade is done")
 
 
-def check_disk(settings: Settings) -> Iterator[Finding]:
+def check_disk(settings: Settings) -> Iterator[DoctorFinding]:
     if not settings.embedded:
         yield ok("disk", "that of the database's server, which is not seen from here: watch it there")
         return
@@ -324,7 +324,7 @@ def _free_bytes(path: Path) -> int:
         return _free_bytes(path.parent)
 
 
-async def _check_broker(address: str) -> Finding:
+async def _check_broker(address: str) -> DoctorFinding:
     host, _, port = address.rpartition(":")
     try:
         with trio.fail_after(BROKER_TIMEOUT_S):
@@ -339,4 +339,4 @@ def _names(names: list[str]) -> str:
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
-__all__ = ["Finding", "Verdict", "examine"]
+__all__ = ["DoctorFinding", "CheckLevel", "examine"]

@@ -13,7 +13,7 @@ import trio
 from penstock.access.gate import Gate
 from penstock.access.limits import make_limits
 from penstock.engine.engine import Engine
-from penstock.http import HttpServer, Limits, Server
+from penstock.http import AsgiServer, HttpLimits, HttpServer
 from penstock.log.log import get_logger
 from penstock.rest.app import NO_SNIFF, make_app
 from penstock.rest.cors import Cors
@@ -22,7 +22,7 @@ from penstock.runtime.descriptors import Shares
 from penstock.runtime.entrance import Entrance
 from penstock.runtime.rpc_server import RpcServer
 from penstock.runtime.supervise import Supervisor
-from penstock.settings import HttpServer as HttpServerKind
+from penstock.settings import HttpServerKind as HttpServerKind
 from penstock.settings import Settings
 from penstock.telemetry.metrics import Metrics
 
@@ -89,9 +89,9 @@ class Listeners:
         if rpc is not None:
             await supervisor.wait_ended("gRPC")
 
-    def _http_server(self) -> Server:
+    def _http_server(self) -> AsgiServer:
         settings = self._settings
-        limits = Limits(
+        limits = HttpLimits(
             max_head_bytes=settings.http_max_header_bytes,
             max_body_bytes=settings.max_body_bytes,
             max_request_memory_bytes=settings.http_max_request_memory_bytes,

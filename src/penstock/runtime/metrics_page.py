@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 from penstock.access import table
 from penstock.access.gate import Gate
 from penstock.errors import PenstockError
-from penstock.http import Limits
+from penstock.http import HttpLimits
 from penstock.net.tls import Tls
 from penstock.rest.exchange import CERTIFICATE, ON_PROVED, App, Receive, Scope, Send, send_reply
 from penstock.rest.problems import problem_of
@@ -38,7 +38,7 @@ class MetricsPage:
         from penstock.http.hypercorn_seam import HypercornServer
 
         self._server = HypercornServer(
-            Limits(max_connections=max_connections, max_unproved_per_address=max_unproved_per_address),
+            HttpLimits(max_connections=max_connections, max_unproved_per_address=max_unproved_per_address),
             tls=tls,
             asking_proves=gate is None,
         )

@@ -32,7 +32,7 @@ from penstock.runtime.housekeeping import Housekeeping
 from penstock.runtime.lease_sweeper import LeaseSweeper
 from penstock.runtime.membership import Membership
 from penstock.runtime.metrics_page import MetricsPage
-from penstock.runtime.processes import Reporter
+from penstock.runtime.processes import ChildReporter
 from penstock.runtime.queues_file import apply_queues
 from penstock.runtime.retention import Retention
 from penstock.runtime.schedules_file import apply_schedules
@@ -46,7 +46,7 @@ from penstock.store.db.vault import make_vault
 from penstock.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
-    from penstock.runtime.dispatch import Dispatch
+    from penstock.runtime.dispatch import KafkaDispatcher
     from penstock.runtime.listeners import Listeners
 
 FLUSH_TIMEOUT_S = 10.0
@@ -125,7 +125,7 @@ class Node:
         self._tracing = Tracing() if settings.otel_enabled else None
         self._spans = None if self._tracing is None else self._tracing.spans
         self._replica: Replica | None = None
-        self._reporter = Reporter(self._metrics) if settings.processes > 1 else None
+        self._reporter = ChildReporter(self._metrics) if settings.processes > 1 else None
 
     async def run(self, stopping: Stopping) -> None:
         """Start, serve until asked to stop, stop in order. Raises what a child raised."""
@@ -249,17 +249,19 @@ class Node:
 
         return Listeners(self._settings, self._sockets, self._gate, self._tls, self._shares, self._metrics)
 
-    async def _start_dispatch(self, supervisor: Supervisor, engine: Engine) -> Dispatch | None:
+    async def _start_dispatch(self, supervisor: Supervisor, engine: Engine) -> KafkaDispatcher | None:
         if not self._settings.through_kafka:
             return None
-        from penstock.runtime.dispatch import Dispatch  # with all of `kafka`, which an engine that polls does without
+        from penstock.runtime.dispatch import (
+            KafkaDispatcher,  # with all of `kafka`, which an engine that polls does without
+        )
 
-        dispatch = Dispatch(engine)
+        dispatch = KafkaDispatcher(engine)
         await dispatch.start(supervisor)
         return dispatch
 
     async def _start_services(
-        self, supervisor: Supervisor, engine: Engine, membership: Membership, dispatch: Dispatch | None
+        self, supervisor: Supervisor, engine: Engine, membership: Membership, dispatch: KafkaDispatcher | None
     ) -> list[str]:
         """The loops around the engine; their names."""
         if not self._works:  # its number has to stay its own, and others hear of what it starts

@@ -220,7 +220,7 @@ class Parent:
         return not late
 
 
-class Reporter:
+class ChildReporter:
     """A child's side: its metrics to the parent, and an eye on the parent."""
 
     def __init__(self, metrics: Metrics) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import trio
 
 from penstock.engine.engine import Engine
-from penstock.engine.instances.retention_rules import ENDS, Kept, RetentionRules, shorter
+from penstock.engine.instances.retention_rules import ENDS, KeptDays, RetentionRules, shorter
 from penstock.engine.queues.activity import OverdueHistory
 from penstock.engine.requests.ids import show_instance
 from penstock.log.log import RateLimitedLog, get_logger
@@ -53,7 +53,7 @@ async def prepare_partitions(connection: TrioConnection, partition_days: float) 
     return len(prepared.made)
 
 
-def _exceptions(kept: Sequence[Kept]) -> store.Exceptions:
+def _exceptions(kept: Sequence[KeptDays]) -> store.Exceptions:
     every = [(each.definition, status, days) for each in kept for status, days in zip(ENDS, each.days, strict=True)]
     return store.Exceptions(*zip(*every, strict=True)) if every else store.NO_EXCEPTIONS
 
@@ -67,7 +67,7 @@ class Retention:
         self._overdue: OverdueHistory | None = None
         settings = engine.settings
         self._rules = RetentionRules(settings.retention_rules, settings.retention_days)
-        self._walks: deque[tuple[Kept, int]] = deque()  # versions to walk over, each with where to go on
+        self._walks: deque[tuple[KeptDays, int]] = deque()  # versions to walk over, each with where to go on
         self._walk_at = 0.0
         self._move_at: dict[str, float] = {}  # by partition: not before
         self._rests: dict[str, tuple[float, OverdueHistory]] = {}  # by partition: likewise, and what keeps it
@@ -106,7 +106,7 @@ class Retention:
                 busy |= await store.remove_journals(connection, partition)
         return busy
 
-    async def _remove_early(self, connection: TrioConnection, kept: Sequence[Kept]) -> bool:
+    async def _remove_early(self, connection: TrioConnection, kept: Sequence[KeptDays]) -> bool:
         """Some slices of what goes before its partition does; True when there are more."""
         now = trio.current_time()
         if not self._walks and now >= self._walk_at:

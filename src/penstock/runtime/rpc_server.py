@@ -17,16 +17,16 @@ from penstock.net.tls import Tls
 from penstock.rpc.batch_service import Batches
 from penstock.rpc.flow_service import Flow
 from penstock.rpc.health import Health
-from penstock.rpc.limits import Limits
+from penstock.rpc.limits import RpcLimits
 from penstock.rpc.methods import service_names
 from penstock.rpc.problems import status_of
 from penstock.rpc.reflection import Reflection
 from penstock.rpc.repair_service import Repair
-from penstock.rpc.runs_service import Runs
+from penstock.rpc.runs_service import RunService
 from penstock.rpc.schedule_service import Schedules
-from penstock.rpc.server import Server, Service
+from penstock.rpc.server import GrpcServer, Service
 from penstock.rpc.service import WorkflowEngine
-from penstock.rpc.worker_service import Worker
+from penstock.rpc.worker_service import WorkerService
 from penstock.settings import Settings
 
 
@@ -44,16 +44,16 @@ class RpcServer:
         max_connections: int | None = None,
     ) -> None:
         services: list[Service] = [
-            WorkflowEngine(engine), Worker(engine), Schedules(engine), Batches(engine), Flow(engine),
-            Repair(engine), Runs(engine),
+            WorkflowEngine(engine), WorkerService(engine), Schedules(engine), Batches(engine), Flow(engine),
+            Repair(engine), RunService(engine),
         ]  # fmt: skip
         ours = service_names({path: made for service in services for path, made in service.__mapping__().items()})
         self._health = Health(ours)
         reflection = Reflection(ours | service_names(self._health.__mapping__()))
         seconds = engine.metrics.grpc_request_seconds
-        self.server = Server(
+        self.server = GrpcServer(
             [*services, self._health, *([reflection] if settings.grpc_reflection_enabled else [])],
-            limits=Limits(
+            limits=RpcLimits(
                 connections=max_connections or settings.grpc_max_connections,
                 connections_per_address=settings.address_max_connections,
                 unproved_per_address=settings.address_max_unproved_connections,

@@ -25,7 +25,7 @@ __all__ = [
     "SETTINGS",
     "ArchiveFormat",
     "DispatchMode",
-    "HttpServer",
+    "HttpServerKind",
     "KafkaTransport",
     "LogFormat",
     "LogLevel",
@@ -53,7 +53,7 @@ class DispatchMode(StrEnum):
     KAFKA_OUTBOX = "kafka_outbox"
 
 
-class HttpServer(StrEnum):
+class HttpServerKind(StrEnum):
     NATIVE = "native"
     HYPERCORN = "hypercorn"
 
@@ -155,9 +155,9 @@ class Settings(RetentionSettings, frozen=True, kw_only=True):
     grpc_port: Annotated[int, _port("Port of gRPC.")] = 9090
     metrics_port: Annotated[int, _port("Port of `GET /metrics`.")] = 9091
     http_server: Annotated[
-        HttpServer,
+        HttpServerKind,
         _listeners("Server of the REST port: `native` (HTTP/1.1, fast) or `hypercorn` (HTTP/1.1 and HTTP/2)."),
-    ] = HttpServer.NATIVE
+    ] = HttpServerKind.NATIVE
     metrics_enabled: Annotated[bool, _listeners("Serve metrics on `metrics_port`.")] = True
     docs_enabled: Annotated[bool, _listeners("Serve `/docs` and `/openapi.json`.")] = True
     console_enabled: Annotated[

@@ -82,7 +82,7 @@ class Due(NamedTuple):
     attempt: int
 
 
-class OpenStep(NamedTuple):
+class AgendaStep(NamedTuple):
     """A step that an instance stands at, and what it waits for there."""
 
     step_id: str
@@ -119,7 +119,7 @@ class Agenda:
         row = self._connection.execute(_OLDEST_JOB, (list(job_types),)).fetchone()
         return None if row is None else row[0]
 
-    def open_steps(self, instance_id: str) -> list[OpenStep]:
+    def open_steps(self, instance_id: str) -> list[AgendaStep]:
         """Where an instance stands, in the order of entry."""
         rows = self._connection.execute(_OPEN_STEPS, (read_instance(instance_id),)).fetchall()
         return [_open_step(step, TokenState(state), *others) for step, state, *others in rows]
@@ -215,7 +215,7 @@ def _open_step(
     indexes: list[int],
     times: list[dt.datetime],
     message_key: str | None,
-) -> OpenStep:
+) -> AgendaStep:
     timers = dict(zip(indexes, times, strict=True))
     match state:
         case TokenState.READY:
@@ -238,7 +238,7 @@ def _open_step(
         if index >= 0:
             event = step["boundaryEvents"][index]
             what += f"; its timer goes to {event['targetStepId']!r} at {show_time(at)}"
-    return OpenStep(step["id"], what, job_type, state is TokenState.READY)
+    return AgendaStep(step["id"], what, job_type, state is TokenState.READY)
 
 
 def show_time(at: dt.datetime) -> str:

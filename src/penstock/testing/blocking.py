@@ -19,7 +19,7 @@ from penstock.client.blocking import run_blocking
 from penstock.testing.in_process import in_process_transport
 from penstock.testing.rehearsal import TestEngine
 from penstock.testing.run import FINISH_WITHIN, Run
-from penstock.testing.run_view import RunView
+from penstock.testing.run_view import InspectedRun
 from penstock.testing.stubs import Duration, Stub
 from penstock.worker import Worker
 
@@ -125,7 +125,7 @@ class SyncTestEngine:
     advance = _blocking(TestEngine.advance)
 
 
-class SyncRun(RunView):
+class SyncRun(InspectedRun):
     """`Run` without await. Made by `SyncTestEngine.start`."""
 
     def __init__(self, owner: SyncTestEngine, instance_id: str) -> None:

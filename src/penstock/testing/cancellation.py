@@ -81,7 +81,7 @@ class CancelAtStep(trio.abc.Instrument):
             self._scope.cancel()
 
 
-class Attempt(Generic[R]):
+class CancelledAttempt(Generic[R]):
     """What became of one run. ``results`` holds the operation's result unless it was cancelled."""
 
     def __init__(self) -> None:
@@ -94,13 +94,13 @@ class Attempt(Generic[R]):
         return not self.results
 
 
-async def cancel_at_step(step: int, operation: Operation[R], *, own_task_only: bool = False) -> Attempt[R]:
+async def cancel_at_step(step: int, operation: Operation[R], *, own_task_only: bool = False) -> CancelledAttempt[R]:
     """Run ``operation`` and cancel it at its n-th point. It may end all the same if it is past its last checkpoint.
 
     ``own_task_only`` counts the steps of the calling task and of no other one: fewer points, where the others are of no
     interest. Raises what the operation raises.
     """
-    attempt: Attempt[R] = Attempt()
+    attempt: CancelledAttempt[R] = CancelledAttempt()
     task = trio.lowlevel.current_task() if own_task_only else None
     with trio.CancelScope() as scope:
         instrument = CancelAtStep(scope, step, task=task)
@@ -155,7 +155,7 @@ class LeftBehind(AssertionError):
 
 async def cancel_everywhere(
     prepare: Callable[[], Awaitable[Operation[R]]],
-    check: Callable[[Attempt[R]], Awaitable[None]] | None = None,
+    check: Callable[[CancelledAttempt[R]], Awaitable[None]] | None = None,
     *,
     own_task_only: bool = False,
     first: int = 1,

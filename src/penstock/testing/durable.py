@@ -29,10 +29,10 @@ from penstock.durable.isolation import mute_replayed_logs
 from penstock.durable.step import Step, StepCall, StepInfo, current_sender, current_starter, current_step
 from penstock.durable.step_loop import Backend, WrongLibrary
 from penstock.durable.workflow import Workflow, workflow_in
-from penstock.kernel.drive import Limits
+from penstock.kernel.drive import RunLimits
 from penstock.kernel.errors import Endless, NotAwaited, TooSlow
 from penstock.kernel.operation import Outcome
-from penstock.kernel.record import RULES, TOLD, Kind, Record
+from penstock.kernel.record import RULES, TOLD, JournalKind, Record
 from penstock.kernel.unawaited import places_kept
 from penstock.testing.shadow import replay_elsewhere, seen
 from penstock.testing.virtual_loops import checked_backend, run_step
@@ -45,7 +45,7 @@ STARTED_AT = datetime(2030, 1, 1, tzinfo=UTC)
 MAX_RECORDS = 100_000
 MAX_TICKS = 2_000
 """Times that the clock moved on, one after the other, and nothing else happened."""
-LIMITS = Limits(max_resumes=200_000)
+LIMITS = RunLimits(max_resumes=200_000)
 """Of a run of a test: a loop that never waits, as of `sleep(0)`, ends within seconds."""
 MAX_VIRTUAL_S = 100 * 366 * 86_400.0
 NO_END = "a workflow function without an end? `cancel_after=` or `deadline=` ends it"
@@ -135,7 +135,7 @@ class RunOptions(TypedDict, total=False):
     deadline: Duration | None
     seed: str | int
     started_at: datetime
-    limits: Limits | None
+    limits: RunLimits | None
     shadow: bool
     backend: Backend | None
 
@@ -156,7 +156,7 @@ def run_workflow(  # type: ignore[misc]  # a parameter with the name of an optio
     deadline: Duration | None = None,
     seed: str | int = "test",
     started_at: datetime = STARTED_AT,
-    limits: Limits | None = None,
+    limits: RunLimits | None = None,
     shadow: bool = False,
     backend: Backend | None = None,
     **kwargs: Any,
@@ -195,9 +195,9 @@ def run_workflow(  # type: ignore[misc]  # a parameter with the name of an optio
     memory = Memory(workflow, arguments, steps or {}, str(seed), started_at, limits, checked_backend(backend))
     for message in messages:
         text = encode(message.value, f"message {message.name!r}")
-        memory.plan(seconds_of(message.after), Record(at=0, kind=Kind.MESSAGE, name=message.name, payload=text))
+        memory.plan(seconds_of(message.after), Record(at=0, kind=JournalKind.MESSAGE, name=message.name, payload=text))
     if cancel_after is not None:
-        memory.plan(seconds_of(cancel_after), Record(at=0, kind=Kind.CANCEL))
+        memory.plan(seconds_of(cancel_after), Record(at=0, kind=JournalKind.CANCEL))
     with calls_checked(), places_kept():
         outcome = memory.run()
         memory.check_replay(outcome)
@@ -216,7 +216,7 @@ class Memory:
         fakes: Fakes,
         run_id: str,
         started_at: datetime,
-        limits: Limits | None,
+        limits: RunLimits | None,
         backend: Backend = "asyncio",
     ) -> None:
         self._backend: Backend = backend
@@ -313,7 +313,7 @@ class Memory:
                 continue
             _, number, what = heapq.heappop(self._coming)
             if isinstance(what, Record):
-                if what.kind is not Kind.CHILD or what.path in self.activation.calls:
+                if what.kind is not JournalKind.CHILD or what.path in self.activation.calls:
                     self.deliver(what)
             elif self._running.get(what.path) == number:
                 del self._running[what.path]
@@ -321,7 +321,7 @@ class Memory:
 
     def deliver(self, record: Record) -> None:
         """Into the journal, and to the body."""
-        self._ticks = self._ticks + 1 if record.kind is Kind.CLOCK else 0
+        self._ticks = self._ticks + 1 if record.kind is JournalKind.CLOCK else 0
         told = record.kind in TOLD  # by others, who know nothing of marks
         for each in [record] if told else self.activation.marked([record]):
             stored = msgspec.structs.replace(each, at=self._at, pos=len(self.journal) + 1)
@@ -443,7 +443,7 @@ class Memory:
         self._plan_end(after_s, path, end)
 
     def _plan_end(self, after_s: float, path: str, end: ChildEnd) -> None:
-        self.plan(after_s, Record(0, Kind.CHILD, path, payload=msgspec.json.encode(end).decode()))
+        self.plan(after_s, Record(0, JournalKind.CHILD, path, payload=msgspec.json.encode(end).decode()))
 
     def _takes_s(self, call: OpenCall) -> float:
         fake = self.fakes.get(call.step.step.name)

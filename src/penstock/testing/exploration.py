@@ -16,7 +16,7 @@ from penstock.durable.failure import describe
 from penstock.durable.forbidden import calls_checked, watch_bodies
 from penstock.durable.step_loop import Backend
 from penstock.durable.workflow import Workflow, workflow_in
-from penstock.kernel.record import Kind, Record
+from penstock.kernel.record import JournalKind, Record
 from penstock.kernel.unawaited import places_kept
 from penstock.testing.durable import STARTED_AT, Fakes, Memory, Message, StuckWorkflow, WorkflowRun
 from penstock.testing.virtual_loops import checked_backend
@@ -24,7 +24,7 @@ from penstock.user_text import repr_of
 
 P = ParamSpec("P")
 Ts = TypeVarTuple("Ts")
-TOLD = frozenset({Kind.MESSAGE, Kind.CANCEL, Kind.CHILD})
+TOLD = frozenset({JournalKind.MESSAGE, JournalKind.CANCEL, JournalKind.CHILD})
 
 
 class Explored(msgspec.Struct, frozen=True):
@@ -66,7 +66,7 @@ class _Disturbed(Memory):
         else:
             super().deliver(record)
             if self.activation.result is None:
-                super().deliver(Record(at=0, kind=Kind.CANCEL))
+                super().deliver(Record(at=0, kind=JournalKind.CANCEL))
 
 
 class ExploreOptions(TypedDict, total=False):
@@ -134,7 +134,9 @@ def explore(  # type: ignore[misc]  # a parameter with the name of an option: th
         memory.at, memory.what = at, what
         for message in messages:
             text = encode(message.value, f"message {message.name!r}")
-            memory.plan(seconds_of(message.after), Record(at=0, kind=Kind.MESSAGE, name=message.name, payload=text))
+            memory.plan(
+                seconds_of(message.after), Record(at=0, kind=JournalKind.MESSAGE, name=message.name, payload=text)
+            )
         with calls_checked(), places_kept():
             ended = memory.run()
             memory.check_replay(ended)

@@ -44,7 +44,7 @@ def unix(path: str) -> Connect:
 
 
 @dataclass(eq=False)
-class Link:
+class ProxiedConnection:
     """One connection through the proxy."""
 
     client: trio.SocketStream
@@ -66,7 +66,7 @@ class FaultyProxy:
         self.counts: Counter[str] = Counter()
         self._connect = connect
         self._random = random.Random(seed)
-        self._links: set[Link] = set()
+        self._links: set[ProxiedConnection] = set()
         self._delay_s = (0.0, 0.0)
         self._refusing = False
         self._holding = False
@@ -149,7 +149,7 @@ class FaultyProxy:
 
     # -- passing on
 
-    def _end(self, link: Link) -> None:
+    def _end(self, link: ProxiedConnection) -> None:
         link.ended_by_us = True
         link.scope.cancel()
 
@@ -195,7 +195,7 @@ class FaultyProxy:
             return
         finally:
             self._next_turn(turn)
-        link = Link(client, server)
+        link = ProxiedConnection(client, server)
         self._links.add(link)
         try:
             with link.scope:
@@ -213,7 +213,7 @@ class FaultyProxy:
                     await trio.aclose_forcefully(server)
 
     async def _pass(
-        self, link: Link, source: trio.SocketStream, target: trio.SocketStream, both: trio.CancelScope
+        self, link: ProxiedConnection, source: trio.SocketStream, target: trio.SocketStream, both: trio.CancelScope
     ) -> None:
         with suppress(*_BROKEN):
             while chunk := await source.receive_some(CHUNK_MAX_BYTES):

@@ -14,7 +14,7 @@ import pytest
 if TYPE_CHECKING:
     from penstock.testing.blocking import SyncTestEngine
     from penstock.testing.clock import FrozenClock
-    from penstock.testing.postgres import Server
+    from penstock.testing.postgres import PostgresServer
     from penstock.testing.rehearsal import TestEngine
 
 MARKER = "penstock"
@@ -40,7 +40,7 @@ def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str]
 
 
 @pytest.fixture(scope="session")
-def penstock_postgres() -> Generator[Server]:
+def penstock_postgres() -> Generator[PostgresServer]:
     """The PostgreSQL of this test run, started with the first test that needs it; shared by pytest-xdist's workers."""
     from penstock.testing import postgres
 
@@ -49,7 +49,7 @@ def penstock_postgres() -> Generator[Server]:
 
 
 @pytest.fixture
-def penstock_dsn(penstock_postgres: Server) -> Generator[str]:
+def penstock_dsn(penstock_postgres: PostgresServer) -> Generator[str]:
     """A database of the test's own with the engine's tables, e.g. for an engine process (``WE_POSTGRES_DSN``)."""
     from penstock.testing.postgres import apply_schema
 

@@ -83,7 +83,7 @@ MakeTemplate = Callable[[str], None]
 _NUMBERS = count(1)
 
 
-class Server:
+class PostgresServer:
     """The run's server, from one process's view.
 
     A thread makes and drops the databases, one after the other, and makes one ahead: to make one takes two checkpoints,
@@ -157,14 +157,14 @@ class Server:
 
 
 @contextmanager
-def shared_server(directory: Path, *, durable: bool) -> Generator[Server]:
+def shared_server(directory: Path, *, durable: bool) -> Generator[PostgresServer]:
     """Use the server of ``directory``, started by whoever comes first."""
     spawned = None
     with _used(directory):
         with _flocked(directory / "start.lock", fcntl.LOCK_EX):
             if not (directory / "dsn").exists():
                 spawned = _spawn(directory, durable=durable)
-        server = Server(directory, (directory / "dsn").read_text())
+        server = PostgresServer(directory, (directory / "dsn").read_text())
         try:
             yield server
         finally:

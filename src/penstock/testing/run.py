@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import datetime as dt
 
-from penstock.testing.run_view import RunView
+from penstock.testing.run_view import InspectedRun
 from penstock.testing.stubs import Duration
 
 FINISH_WITHIN: dt.timedelta = dt.timedelta(days=3650)
 """So much virtual time may pass until a run has to have ended."""
 
 
-class Run(RunView):
+class Run(InspectedRun):
     """A workflow instance. Made by `TestEngine.start`."""
 
     async def settle(self) -> Run:

@@ -13,7 +13,7 @@ from typing import Any, Protocol, Self
 import msgspec
 
 from penstock.client import Client, Instance, Job, NotFound, StepExecution
-from penstock.testing.agenda import Agenda, OpenStep, show_time
+from penstock.testing.agenda import Agenda, AgendaStep, show_time
 from penstock.testing.engine_thread import EngineThread
 from penstock.testing.stubs import Duration
 
@@ -68,7 +68,7 @@ class StepPath(list[str]):
         self.penstock_story = story
 
 
-class RunView:
+class InspectedRun:
     """A workflow instance as it is now."""
 
     def __init__(self, engine: RunningEngine, instance_id: str) -> None:
@@ -161,7 +161,7 @@ class RunView:
     def _of(self, instance_id: str) -> Self:
         return type(self)(self._engine, instance_id)
 
-    def _explained(self, step: OpenStep) -> str:
+    def _explained(self, step: AgendaStep) -> str:
         if step.in_queue and step.job_type not in self._engine.stubs:
             return f"{step.what}, and there is no stub for it"
         return step.what

@@ -26,7 +26,7 @@ from penstock.wire.http2_frames import (
     ConnectionTerminated,
     DataReceived,
     ErrorCodes,
-    Event,
+    FrameEvent,
     Headers,
     Kind,
     PingAckReceived,
@@ -53,7 +53,7 @@ CLOSED_KEPT: Final = 128
 _CLOSED: Final = "the stream is closed"
 
 
-class Role(Enum):
+class ConnectionSide(Enum):
     """Which side of a connection this is."""
 
     CLIENT = "client"
@@ -99,14 +99,14 @@ class Http2:
     )  # fmt: skip
 
     def __init__(
-        self, role: Role, limits: Http2Limits, read_request: Callable[[Headers], Any] = lambda headers: None
+        self, role: ConnectionSide, limits: Http2Limits, read_request: Callable[[Headers], Any] = lambda headers: None
     ) -> None:
         self.role = role
         self._limits = limits
         header_bytes = limits.header_list_bytes or HEADER_LIST_BYTES
-        self._frames = FrameReader(header_bytes, preface=role is Role.SERVER)
+        self._frames = FrameReader(header_bytes, preface=role is ConnectionSide.SERVER)
         self._headers = HeaderReader(header_bytes, read_request)
-        self._events: list[Event] = []
+        self._events: list[FrameEvent] = []
         self._out: list[bytes] = []
         self._settled = False  # the peer has acknowledged our settings
         self._closed = False
@@ -130,7 +130,7 @@ class Http2:
     def _greet(self) -> None:
         limits = self._limits
         settings = [(Setting.INITIAL_WINDOW_SIZE, limits.stream_window_bytes)]
-        if self.role is Role.CLIENT:
+        if self.role is ConnectionSide.CLIENT:
             self._out.append(f.PREFACE)
             settings.append((Setting.ENABLE_PUSH, 0))
         if limits.streams is not None:
@@ -144,7 +144,7 @@ class Http2:
 
     # ---------------------------------------------------------------------------------- in
 
-    def receive(self, data: bytes | bytearray) -> list[Event]:
+    def receive(self, data: bytes | bytearray) -> list[FrameEvent]:
         """What the bytes say. Raises ProtocolError when they end the connection: its GOAWAY is ready to be sent."""
         self._check_alive()
         events = self._events = []
@@ -189,7 +189,7 @@ class Http2:
         stream = self._streams.get(stream_id)
         ended = flags & f.END_STREAM != 0
         if stream is None:
-            if self.role is Role.CLIENT or not self._is_new(stream_id):
+            if self.role is ConnectionSide.CLIENT or not self._is_new(stream_id):
                 self._on_late_headers(stream_id)
                 return
             self._highest_inbound = stream_id
@@ -200,7 +200,7 @@ class Http2:
         elif not stream.remote_open:
             self._fail(stream_id, ErrorCodes.STREAM_CLOSED)
             return
-        elif self.role is Role.CLIENT and not stream.headed:
+        elif self.role is ConnectionSide.CLIENT and not stream.headed:
             if not ended and any(name == b":status" and value[:1] == b"1" for name, value in said.headers):
                 self._events.append(UnknownFrameReceived(stream_id))
                 return
@@ -221,7 +221,7 @@ class Http2:
 
     def _on_late_headers(self, stream_id: int) -> None:
         """Headers of a stream that is not there."""
-        if self.role is Role.CLIENT:
+        if self.role is ConnectionSide.CLIENT:
             self._on_closed(stream_id)
         elif stream_id in self._closed_ids:
             raise BrokenConnection(ErrorCodes.STREAM_CLOSED, "HEADERS of a stream that was closed")
@@ -298,14 +298,14 @@ class Http2:
         return stream_id > self._highest_inbound
 
     def _check_not_idle(self, stream_id: int) -> None:
-        top = self._highest_inbound if self.role is Role.SERVER else self._next_id - 2
+        top = self._highest_inbound if self.role is ConnectionSide.SERVER else self._next_id - 2
         if not stream_id & 1 or stream_id > top:
             raise BrokenConnection(ErrorCodes.PROTOCOL_ERROR, "a frame of a stream that is idle")
 
     def _on_closed(self, stream_id: int) -> None:
         """A frame of a stream that the peer has ended; or that we have, which the peer may not know."""
         self._check_not_idle(stream_id)
-        if stream_id in self._streams or (self.role is Role.SERVER and stream_id not in self._reset_ids):
+        if stream_id in self._streams or (self.role is ConnectionSide.SERVER and stream_id not in self._reset_ids):
             self._fail(stream_id, ErrorCodes.STREAM_CLOSED)
 
     def _open(self, stream_id: int) -> Stream:
@@ -444,7 +444,7 @@ class Http2:
 
     def _begin(self, stream_id: int) -> Stream:
         """A stream of ours."""
-        if self.role is Role.SERVER or stream_id != self._next_id:
+        if self.role is ConnectionSide.SERVER or stream_id != self._next_id:
             raise ProtocolError(_CLOSED)
         if not self.may_open_stream:
             raise ProtocolError("the peer takes no more streams at the same time")

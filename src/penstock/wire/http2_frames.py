@@ -110,11 +110,11 @@ def check_setting(number: int, value: int) -> None:
         raise BrokenConnection(ErrorCodes.PROTOCOL_ERROR, "MAX_FRAME_SIZE is out of its range")
 
 
-class Event(msgspec.Struct):
+class FrameEvent(msgspec.Struct):
     """Something that the peer's bytes said."""
 
 
-class RequestReceived(Event):
+class RequestReceived(FrameEvent):
     """A client has opened a stream."""
 
     stream_id: int
@@ -123,7 +123,7 @@ class RequestReceived(Event):
     """What the server's reader of requests made of the headers."""
 
 
-class CallReceived(Event):
+class CallReceived(FrameEvent):
     """A request that came whole: its headers, and all its data in one frame, which has ended it."""
 
     stream_id: int
@@ -132,21 +132,21 @@ class CallReceived(Event):
     data: bytes
 
 
-class ResponseReceived(Event):
+class ResponseReceived(FrameEvent):
     """The headers of an answer."""
 
     stream_id: int
     headers: Headers
 
 
-class TrailersReceived(Event):
+class TrailersReceived(FrameEvent):
     """The headers behind a body."""
 
     stream_id: int
     headers: Headers
 
 
-class DataReceived(Event):
+class DataReceived(FrameEvent):
     """Part of a body; or bytes of a stream that has ended here, which only have to be acknowledged."""
 
     stream_id: int
@@ -156,13 +156,13 @@ class DataReceived(Event):
     stream_ended: bool = False
 
 
-class StreamEnded(Event):
+class StreamEnded(FrameEvent):
     """The peer will send no more on a stream."""
 
     stream_id: int
 
 
-class StreamReset(Event):
+class StreamReset(FrameEvent):
     """A stream is over: the peer has reset it, or we, for what the peer did on it."""
 
     stream_id: int
@@ -170,46 +170,46 @@ class StreamReset(Event):
     remote_reset: bool = True
 
 
-class WindowUpdated(Event):
+class WindowUpdated(FrameEvent):
     """The peer takes more on a stream, or, with 0, on the connection."""
 
     stream_id: int
     delta: int
 
 
-class RemoteSettingsChanged(Event):
+class RemoteSettingsChanged(FrameEvent):
     """The peer's settings, acknowledged."""
 
 
-class SettingsAcknowledged(Event):
+class SettingsAcknowledged(FrameEvent):
     """The peer knows ours."""
 
 
-class PingReceived(Event):
+class PingReceived(FrameEvent):
     """A ping, answered."""
 
     ping_data: bytes
 
 
-class PingAckReceived(Event):
+class PingAckReceived(FrameEvent):
     """The answer to a ping."""
 
     ping_data: bytes
 
 
-class PriorityUpdated(Event):
+class PriorityUpdated(FrameEvent):
     """A frame of a scheme that is not in use any more."""
 
     stream_id: int
 
 
-class UnknownFrameReceived(Event):
+class UnknownFrameReceived(FrameEvent):
     """A frame that means nothing here: of an unknown type, or headers of a stream that we have reset."""
 
     stream_id: int
 
 
-class ConnectionTerminated(Event):
+class ConnectionTerminated(FrameEvent):
     """The peer's GOAWAY. Streams up to ``last_stream_id`` go on."""
 
     error_code: int

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from penstock.wire import http2_frames as f
 from penstock.wire.header_blocks import block_of
-from penstock.wire.http2 import Http2, Http2Limits, Role, Stream
-from penstock.wire.http2_frames import CallReceived, Event, Headers, Kind
+from penstock.wire.http2 import ConnectionSide, Http2, Http2Limits, Stream
+from penstock.wire.http2_frames import CallReceived, FrameEvent, Headers, Kind
 
 _HEADS_BYTES: Final = 2 * f.HEAD_BYTES
 _DATA: Final = int(Kind.DATA)
@@ -43,20 +43,20 @@ class Http2Server(Http2):
     __slots__ = ()
 
     def __init__(self, limits: Http2Limits, read_request: Callable[[Headers], Any]) -> None:
-        super().__init__(Role.SERVER, limits, read_request)
+        super().__init__(ConnectionSide.SERVER, limits, read_request)
 
-    def receive(self, data: bytes | bytearray) -> list[Event]:
+    def receive(self, data: bytes | bytearray) -> list[FrameEvent]:
         """As `Http2.receive`."""
         if self._closed or not self._frames.is_between_frames:
             return super().receive(data)
         data = bytes(data)
-        calls: list[Event] = []
+        calls: list[FrameEvent] = []
         read = self._read_calls(data, calls)
         if read == len(data):
             return calls
         return [*calls, *super().receive(data[read:] if read else data)]
 
-    def _read_calls(self, data: bytes, calls: list[Event]) -> int:
+    def _read_calls(self, data: bytes, calls: list[FrameEvent]) -> int:
         """Find the calls that the bytes begin with; how many bytes they are."""
         pos, size, kept = 0, len(data), self._headers.kept
         while size - pos >= _HEADS_BYTES:

@@ -11,7 +11,7 @@ import anyio
 import anyio.from_thread
 import msgspec
 
-from penstock.client.backoff import Backoff
+from penstock.client.backoff import RetryPauses
 from penstock.client.errors import Unavailable
 from penstock.wire.noun import Variables
 from penstock.worker.held import JOB_LOG_FIELDS, LeasedJob, StopReason
@@ -121,7 +121,7 @@ class JobContext:
         Raises:
             LeaseLost, JobCancelled: the job is no longer this worker's; the handler is cancelled as well.
         """
-        backoff = Backoff()
+        backoff = RetryPauses()
         while True:
             try:
                 await self._leases.report(self._held, checkpoint=checkpoint, progress=progress)

@@ -61,7 +61,7 @@ class HttpRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
     result: str | None = None
 
 
-class Place(NamedTuple):
+class AllowedPlace(NamedTuple):
     """Where requests may go: an origin, and the path below which they stay."""
 
     scheme: str
@@ -70,7 +70,7 @@ class Place(NamedTuple):
     path: str
 
     @classmethod
-    def parse(cls, text: str) -> Place:
+    def parse(cls, text: str) -> AllowedPlace:
         """Read ``https://api.example/v2``. Raises ValueError for what is no such address."""
         try:
             url = httpx.URL(text)
@@ -88,11 +88,11 @@ class Place(NamedTuple):
         return path == self.path or path.startswith(self.path + "/")
 
 
-class Secret(NamedTuple):
+class RequestSecret(NamedTuple):
     """A secret that requests may name, and where it may go; None: to every allowed place."""
 
     value: str
-    place: Place | None = None
+    place: AllowedPlace | None = None
 
 
 class HttpRequests:
@@ -108,10 +108,10 @@ class HttpRequests:
 
     def __init__(
         self,
-        allow: Sequence[Place],
+        allow: Sequence[AllowedPlace],
         *,
         private: Sequence[Network] = (),
-        secrets: Mapping[str, Secret] | None = None,
+        secrets: Mapping[str, RequestSecret] | None = None,
         answer_max_bytes: int = ANSWER_MAX_BYTES,
         tls: ssl.SSLContext | None = None,
     ) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Any, Final, Protocol, cast
 
-from penstock.client.backoff import Backoff
+from penstock.client.backoff import RetryPauses
 from penstock.loop.scope import LoopScope
 from penstock.wire.model import Job, JobRef
 from penstock.worker.held import LOGGER
@@ -101,7 +101,7 @@ class JobConsumer:
 
     async def run(self) -> None:
         """Read and commit until cancelled, through outages; then commit, leave the group, all within a few seconds."""
-        backoff = Backoff(max_s=MAX_RETRY_PAUSE_S)
+        backoff = RetryPauses(max_s=MAX_RETRY_PAUSE_S)
         failing = False
         while not self._stopping:
             works_from = math.inf

@@ -12,7 +12,7 @@ from typing import Final
 
 import anyio
 
-from penstock.client.backoff import Backoff
+from penstock.client.backoff import RetryPauses
 from penstock.client.errors import ClientError, Unauthenticated, Unavailable
 from penstock.worker.held import LOGGER
 
@@ -25,8 +25,8 @@ class Outage:
 
     def __init__(self, what: str) -> None:
         self._what = what
-        self._pauses = Backoff()
-        self._refusals = Backoff(max_s=REFUSED_PAUSE_MAX_S)
+        self._pauses = RetryPauses()
+        self._refusals = RetryPauses(max_s=REFUSED_PAUSE_MAX_S)
         self._tell_at = -math.inf
         self.away = False
 

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 import anyio
 
-from penstock.client.backoff import Backoff
+from penstock.client.backoff import RetryPauses
 from penstock.client.errors import ClientError, InternalError, Unauthenticated, Unavailable
 from penstock.wire.model import Completion, Failure, JobOutcome, Park
 from penstock.worker.held import LeasedJob
@@ -57,7 +57,7 @@ class Reporter(Generic[ReportT]):
         self._some = anyio.Event()
         self._none = anyio.Event()
         self._none.set()
-        self._backoff = Backoff()
+        self._backoff = RetryPauses()
         self._outage = Outage("results wait for the engine")
         self._pause_s = 0.0
 

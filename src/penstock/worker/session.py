@@ -70,7 +70,7 @@ class Statistics(msgspec.Struct, kw_only=True):
     unreported: int = 0
 
 
-class Session:
+class WorkerSession:
     """One run of a worker. Made inside the event loop.
 
     Args:

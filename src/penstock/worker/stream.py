@@ -201,7 +201,7 @@ class _Stream:
             subscription.accept([job_of(message, self._identity.worker_id)])
 
 
-class WorkStream(EngineReports):
+class WorkerStream(EngineReports):
     """A worker's connection over gRPC.
 
     Args:

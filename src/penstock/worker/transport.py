@@ -14,7 +14,7 @@ from typing import Protocol
 import anyio
 import msgspec
 
-from penstock.client.backoff import Backoff
+from penstock.client.backoff import RetryPauses
 from penstock.client.errors import (
     BadRequest,
     ClientError,
@@ -145,7 +145,7 @@ class PullTransport(ABC):
     async def _pull(self, subscription: Subscription, intake: JobIntake) -> None:
         """Ask for jobs for ever, as many as there is room for; through outages with growing pauses."""
         outage = Outage(NO_JOBS)
-        idle = Backoff(max_s=MAX_IDLE_PAUSE_S)
+        idle = RetryPauses(max_s=MAX_IDLE_PAUSE_S)
         answered = False
         while True:
             free_slots = await subscription.wait_free_slots()
@@ -255,7 +255,7 @@ class LongPoll(EngineReports, PullTransport):
     async def _watch(self, intake: JobIntake) -> None:
         """Hear at once of jobs that are cancelled, to the end. Engines that don't tell leave it to the heartbeats."""
         watch = WaitLostJobs(worker_id=self.identity.worker_id, wait_s=self._wait_s)
-        backoff = Backoff()
+        backoff = RetryPauses()
         while True:
             asked_at = anyio.current_time()
             try:

@@ -32,7 +32,7 @@ from penstock.log.plain_log import PlainFormatter
 from penstock.worker.handler import Handler, HandlerFunction
 from penstock.worker.held import LOGGER
 from penstock.worker.observer import WorkerObserver
-from penstock.worker.session import Session, Statistics, WorkerSettings
+from penstock.worker.session import Statistics, WorkerSession, WorkerSettings
 from penstock.worker.transport import LongPoll, WorkerIdentity, WorkTransport
 
 FunctionT = TypeVar("FunctionT", bound=HandlerFunction)
@@ -119,7 +119,7 @@ class Worker:
         self._handlers: dict[str, Handler] = {}
         self._statistics = Statistics()
         self._observer = observer or WorkerObserver()
-        self._session: Session | None = None
+        self._session: WorkerSession | None = None
         self._background: TaskGroup | None = None
         self._refusal: ClientError | None = None
 
@@ -199,7 +199,7 @@ class Worker:
             handle_signals = threading.current_thread() is threading.main_thread()
         async with contextlib.AsyncExitStack() as stack:
             transport = await self._open(stack)
-            session = self._session = Session(
+            session = self._session = WorkerSession(
                 transport, self._handlers, self._settings, self._statistics, self._observer
             )
             stack.callback(self._forget_session)
@@ -299,10 +299,10 @@ def _transport_over(transport: Transport, identity: WorkerIdentity, wait_s: int)
     """The Work stream for a client over gRPC, else long polls."""
     if "penstock.client.grpc" in sys.modules:  # HTTP/2 is loaded by who uses it
         from penstock.client.grpc import GrpcTransport
-        from penstock.worker.stream import WorkStream
+        from penstock.worker.stream import WorkerStream
 
         if isinstance(transport, GrpcTransport):
-            return WorkStream(transport, identity)
+            return WorkerStream(transport, identity)
     return LongPoll(transport, identity, wait_s=wait_s)
 
 
@@ -310,7 +310,7 @@ INTERRUPTED: Final = 130
 """The exit code of shells for what SIGINT has ended."""
 
 
-async def _stop_on_signals(session: Session, *, task_status: TaskStatus[None]) -> None:
+async def _stop_on_signals(session: WorkerSession, *, task_status: TaskStatus[None]) -> None:
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         task_status.started()
         async for number in signals:

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from penstock.core.expression import DEFAULT, ExpressionError, Limits, parse
+from penstock.core.expression import DEFAULT, ExpressionError, ExpressionLimits, parse
 
 NOW = datetime(2031, 5, 4, 12, 30, 15, 250_000, tzinfo=UTC)
 
 
-def value(source, variables=None, limits: Limits = DEFAULT) -> Any:
+def value(source, variables=None, limits: ExpressionLimits = DEFAULT) -> Any:
     return parse(source, limits).evaluate(variables or {}, NOW)
 
 
-def failure(source, variables=None, limits: Limits = DEFAULT) -> ExpressionError:
+def failure(source, variables=None, limits: ExpressionLimits = DEFAULT) -> ExpressionError:
     """The error of evaluating; parsing must work."""
     expression = parse(source, limits)
     with pytest.raises(ExpressionError) as caught:
@@ -28,7 +28,7 @@ def failure(source, variables=None, limits: Limits = DEFAULT) -> ExpressionError
     return caught.value
 
 
-def refusal(source, limits: Limits = DEFAULT) -> ExpressionError:
+def refusal(source, limits: ExpressionLimits = DEFAULT) -> ExpressionError:
     """The error of parsing."""
     with pytest.raises(ExpressionError) as caught:
         parse(source, limits)

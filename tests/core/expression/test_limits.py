@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from penstock.core.expression import DEFAULT, ExpressionError, Limits, parse
+from penstock.core.expression import DEFAULT, ExpressionError, ExpressionLimits, parse
 from tests.core.expression.evaluation import NOW, at_most, failure, outcome, refusal, value
 
 CPU_SECONDS = 1.0
@@ -290,7 +290,7 @@ HOSTILE_SOURCES = {
 
 @pytest.mark.parametrize("source", HOSTILE_SOURCES.values(), ids=HOSTILE_SOURCES.keys())
 def test_a_hostile_source_is_parsed_or_refused_in_milliseconds(source):
-    long = Limits(source_chars=20_000)
+    long = ExpressionLimits(source_chars=20_000)
     with at_most(CPU_SECONDS):
         result = outcome(lambda: parse(source, long))
         if not isinstance(result, ExpressionError):
@@ -312,7 +312,7 @@ def test_chains_may_be_as_long_as_the_tokens_allow():
     [("(", ")"), ("[", "]"), ("-", ""), ("!", ""), ("{'k': ", "}"), ("1 + (", ")"), ("t ? (", ") : 1"), ("x[", "]")],
 )
 def test_nesting_is_refused_from_its_limit_on(opening, closing):
-    limits = Limits(depth_levels=20)
+    limits = ExpressionLimits(depth_levels=20)
     deepest = max(n for n in range(1, 40) if parses(opening * n + "1" + closing * n, limits))
     assert 6 <= deepest <= 20
     assert refusal(opening * (deepest + 1) + "1" + closing * (deepest + 1), limits).reason == (
@@ -327,9 +327,9 @@ def parses(source, limits):
 def test_a_source_has_a_longest_length_and_most_tokens():
     assert refusal(" " * 10_001).reason == "the expression has 10001 characters, more than 10000"
     assert refusal("[" + "1," * 2_100 + "]").reason == "the expression has more than 4096 tokens"
-    assert refusal("1+1+1", Limits(tokens=4)).reason == "the expression has more than 4 tokens"
-    assert value("1+1+1", limits=Limits(tokens=5)) == 3
-    assert refusal("1 " * 3, Limits(source_chars=5)).reason == "the expression has 6 characters, more than 5"
+    assert refusal("1+1+1", ExpressionLimits(tokens=4)).reason == "the expression has more than 4 tokens"
+    assert value("1+1+1", limits=ExpressionLimits(tokens=5)) == 3
+    assert refusal("1 " * 3, ExpressionLimits(source_chars=5)).reason == "the expression has 6 characters, more than 5"
 
 
 def test_literals_have_a_largest_size():
@@ -345,7 +345,7 @@ def steps_needed(source, variables):
     expression = parse(source)
     while low < high:
         middle = (low + high) // 2
-        result = outcome(lambda steps=middle: expression.evaluate(variables, NOW, Limits(steps=steps)))
+        result = outcome(lambda steps=middle: expression.evaluate(variables, NOW, ExpressionLimits(steps=steps)))
         if isinstance(result, ExpressionError):
             assert result.reason == f"the evaluation takes more than {middle} steps"
             low = middle + 1
@@ -415,9 +415,9 @@ def test_the_same_evaluation_takes_the_same_steps_every_time():
     variables = {"strings": VARIABLES["strings"][:500], "numbers": VARIABLES["numbers"][:500], "p": "9$"}
     needed = steps_needed(source, variables)
     for _ in range(3):
-        assert parse(source).evaluate(variables, NOW, Limits(steps=needed)) == 52
+        assert parse(source).evaluate(variables, NOW, ExpressionLimits(steps=needed)) == 52
         with pytest.raises(ExpressionError):
-            parse(source).evaluate(variables, NOW, Limits(steps=needed - 1))
+            parse(source).evaluate(variables, NOW, ExpressionLimits(steps=needed - 1))
 
 
 @pytest.mark.parametrize(
@@ -452,30 +452,30 @@ def test_limits_of_evaluation_may_differ_from_those_of_parsing():
     expression = parse("map(1..10, #)")
     assert expression.evaluate({}, NOW) == list(range(1, 11))
     with pytest.raises(ExpressionError, match="over the limit of 5"):
-        expression.evaluate({}, NOW, Limits(array_items=5))
+        expression.evaluate({}, NOW, ExpressionLimits(array_items=5))
     with pytest.raises(ExpressionError, match="larger than 8 bytes"):
-        expression.evaluate({}, NOW, Limits(result_bytes=8))
+        expression.evaluate({}, NOW, ExpressionLimits(result_bytes=8))
 
 
 @pytest.mark.parametrize("name", DEFAULT.__slots__)
 def test_a_limit_is_at_least_one(name):
-    assert getattr(Limits(**{name: 1}), name) == 1
+    assert getattr(ExpressionLimits(**{name: 1}), name) == 1
     with pytest.raises(ValueError, match=f"{name} must be at least 1"):
-        Limits(**{name: 0})
+        ExpressionLimits(**{name: 0})
 
 
 @pytest.mark.parametrize(("name", "ceiling"), [("depth_levels", 80), ("value_levels", 128), ("integer_bits", 14_000)])
 def test_a_limit_that_the_interpreter_could_not_carry_is_refused(name, ceiling):
-    assert getattr(Limits(**{name: ceiling}), name) == ceiling
+    assert getattr(ExpressionLimits(**{name: ceiling}), name) == ceiling
     with pytest.raises(ValueError, match=f"{name} must be at most {ceiling}"):
-        Limits(**{name: ceiling + 1})
+        ExpressionLimits(**{name: ceiling + 1})
 
 
 def at_depth(frames, call):
     return call() if frames == 0 else at_depth(frames - 1, call)
 
 
-DEEPEST = Limits(depth_levels=80, value_levels=128)
+DEEPEST = ExpressionLimits(depth_levels=80, value_levels=128)
 DEEP_SOURCES = [
     "any([1], " * 78 + "true" + ")" * 78,
     "len([" * 39 + "1" + "])" * 39,
@@ -545,9 +545,9 @@ def test_a_result_beyond_json_or_the_store_is_an_error():
 )
 def test_the_size_of_a_result_is_its_json_texts(held):
     size = len(json.dumps(held, ensure_ascii=False, separators=(",", ":")).encode())
-    assert value("x", {"x": held}, Limits(result_bytes=size + 8)) == held
+    assert value("x", {"x": held}, ExpressionLimits(result_bytes=size + 8)) == held
     if size > 10:
-        assert "larger than" in failure("x", {"x": held}, Limits(result_bytes=size // 2)).reason
+        assert "larger than" in failure("x", {"x": held}, ExpressionLimits(result_bytes=size // 2)).reason
 
 
 @pytest.mark.parametrize(
@@ -555,8 +555,8 @@ def test_the_size_of_a_result_is_its_json_texts(held):
 )
 def test_a_result_is_refused_when_it_is_just_too_large(held):
     size = len(json.dumps(held, ensure_ascii=False, separators=(",", ":")).encode())
-    assert value("x", {"x": held}, Limits(result_bytes=size + 50)) == held
-    assert failure("x", {"x": held}, Limits(result_bytes=size - 15)).reason.startswith("the result is larger")
+    assert value("x", {"x": held}, ExpressionLimits(result_bytes=size + 50)) == held
+    assert failure("x", {"x": held}, ExpressionLimits(result_bytes=size - 15)).reason.startswith("the result is larger")
 
 
 @pytest.mark.parametrize("sign", ["", "-"])

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.core.expression import ExpressionError, Limits, parse
+from penstock.core.expression import ExpressionError, ExpressionLimits, parse
 from tests.core.expression.evaluation import NOW, at_most, outcome, same, value
 
 # --- nothing else than ExpressionError --------------------------------------------------------------------------------
@@ -27,7 +27,7 @@ min( max( abs( int( string( type( upper( split( join( replace( sort( first( keys
 duration( contains( int('1') list[0] map.k text[0:2] any(list,#>1) 9**9**9 1..1000000 matches'(a+)+b'
 """.split()  # noqa: SIM905 - 100 strings in quotes would be less readable
 VARIABLES = {"a": 3, "b": -2.5, "list": [3, 1, 2], "text": "héllo", "map": {"k": 1, "list": [True, None]}}
-TIGHT = Limits(steps=5_000, text_chars=5_000, array_items=5_000)
+TIGHT = ExpressionLimits(steps=5_000, text_chars=5_000, array_items=5_000)
 
 
 def ending(source, variables=VARIABLES):

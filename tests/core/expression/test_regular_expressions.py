@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.expression import Limits
+from penstock.core.expression import ExpressionLimits
 from tests.core.expression.evaluation import at_most, failure, refusal, value
 
 
@@ -78,7 +78,7 @@ def test_a_pattern_has_a_longest_length():
     assert (
         failure("'x' matches p", {"p": "x" * 1_025}).reason == "the regular expression is longer than 1024 characters"
     )
-    small = Limits(pattern_chars=3)
+    small = ExpressionLimits(pattern_chars=3)
     assert refusal("'x' matches 'abcd'", small).reason == "the regular expression is longer than 3 characters"
 
 

@@ -144,7 +144,7 @@ def write(folder: Path) -> None:
     """All of them, with the code that is imported."""
     from penstock.durable.activation import Activation, Still
     from penstock.durable.check import SavedRun
-    from penstock.kernel.record import Kind, Record
+    from penstock.kernel.record import JournalKind, Record
     from penstock.testing import Message, run_workflow, save_journal
 
     for name, (flow, args, messages) in RUNS.items():
@@ -153,8 +153,8 @@ def write(folder: Path) -> None:
         save_journal(run, folder / f"{name}.json")
         (folder / f"{name}.end.json").write_text(json.dumps(run.result()) + "\n")
     at = 1893456000.0  # nobody had the run when its sleep was over, and the message came after that
-    message = Record(at + 3, Kind.MESSAGE, name="approval", payload='"yes"', pos=1)
-    records = [message, Record(at + 4, Kind.CLOCK, pos=2)]
+    message = Record(at + 3, JournalKind.MESSAGE, name="approval", payload='"yes"', pos=1)
+    records = [message, Record(at + 4, JournalKind.CLOCK, pos=2)]
     activation = Activation(approval, "approval", "{}", at, Still())
     activation.replay(records)
     assert activation.result is not None

@@ -21,7 +21,7 @@ from rich.console import Console
 
 from penstock.cli.demo.engine import EngineFailed, engine_process, log_tail
 from penstock.cli.demo.orders import order_worker
-from penstock.cli.demo.view import RunView, failures, history_table, make_console
+from penstock.cli.demo.view import DemoView, failures, history_table, make_console
 from penstock.cli.examples import example
 from penstock.client import Client, ClientError, Instance, StartRequest, Unavailable
 from penstock.errors import leaves
@@ -119,7 +119,7 @@ async def _demo(console: Console, count: int, data_dir: Path, log: Path, hold: t
         console.print(f"Uploaded {path.name} as {summary.id} version {summary.version}: {definition.name}")
         console.print(f"Starting {count} instances and a worker for their jobs")
         begun = time.monotonic()
-        with RunView(console, titles, count) as view:
+        with DemoView(console, titles, count) as view:
             async with order_worker(url, view.done):
                 ended = await _run_instances(client, definition, count, view)
         seconds = time.monotonic() - begun
@@ -145,7 +145,7 @@ async def _wait_ready(client: Client, log: Path) -> None:
         raise EngineFailed(f"{told}\n{log_tail(log)}") from error
 
 
-async def _run_instances(client: Client, definition: _Definition, count: int, view: RunView) -> list[Instance]:
+async def _run_instances(client: Client, definition: _Definition, count: int, view: DemoView) -> list[Instance]:
     requests = [
         StartRequest(
             definition_id=definition.id,

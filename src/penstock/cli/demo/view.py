@@ -18,7 +18,7 @@ from rich.text import Text
 from penstock.client import Instance, StepExecution
 from penstock.plain import escaped
 
-__all__ = ["RunView", "history_table", "make_console"]
+__all__ = ["DemoView", "history_table", "make_console"]
 
 PLAIN_LINES = 10
 PLAIN_WIDTH = 140
@@ -30,7 +30,7 @@ def make_console() -> Console:
     return console if console.is_terminal else Console(highlight=False, width=PLAIN_WIDTH)
 
 
-class RunView:
+class DemoView:
     """Counts instances per step while a run is shown. ``titles``: step id to what is written beside its bar."""
 
     def __init__(self, console: Console, titles: dict[str, str], total: int) -> None:

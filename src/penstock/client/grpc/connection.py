@@ -21,12 +21,12 @@ from anyio.abc import ByteStream, SocketAttribute
 
 from penstock.client.errors import ClientError, ConnectionFailed, Unavailable
 from penstock.client.grpc.call import GrpcCall
-from penstock.wire.http2 import Http2, Http2Limits, Role
+from penstock.wire.http2 import ConnectionSide, Http2, Http2Limits
 from penstock.wire.http2_frames import (
     ConnectionTerminated,
     DataReceived,
     ErrorCodes,
-    Event,
+    FrameEvent,
     ProtocolError,
     ResponseReceived,
     StreamEnded,
@@ -68,7 +68,7 @@ class Connection:
     def __init__(self, stream: ByteStream, limits: GrpcLimits, where: str) -> None:
         self._where = where
         self.limits = limits
-        self.h2 = Http2(Role.CLIENT, _HTTP2_LIMITS)
+        self.h2 = Http2(ConnectionSide.CLIENT, _HTTP2_LIMITS)
         self.leaving = False
         """The engine takes no new calls on it."""
         self.dead: ConnectionFailed | None = None
@@ -266,7 +266,7 @@ class Connection:
             self._greeted = True
             self._on_event(event)
 
-    def _on_event(self, event: Event) -> None:
+    def _on_event(self, event: FrameEvent) -> None:
         if isinstance(event, ConnectionTerminated):
             self._on_goaway(event)
             return

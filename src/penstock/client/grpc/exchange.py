@@ -19,7 +19,7 @@ from penstock.client.grpc.definitions import document_of, message_of
 from penstock.client.grpc.queues import QUEUE_EXCHANGES
 from penstock.client.grpc.repair import REPAIR_EXCHANGES
 from penstock.client.grpc.schedules import SCHEDULE_EXCHANGES
-from penstock.client.grpc.unary import ENGINE, WORKER, Exchange
+from penstock.client.grpc.unary import ENGINE, WORKER, UnaryExchange
 from penstock.client.grpc.values import int32, json_text, only, start_message, status_number, struct_text, there
 from penstock.client.model import StartResult
 from penstock.client.operation import (
@@ -44,6 +44,7 @@ from penstock.client.operation import (
     ListInstances,
     ListMessages,
     ListSignals,
+    ListWindow,
     Operation,
     ParkJob,
     PollJobs,
@@ -56,7 +57,6 @@ from penstock.client.operation import (
     StartInstances,
     UploadDefinition,
     WaitLostJobs,
-    Window,
 )
 from penstock.client.work_operation import WORK_EXCHANGES
 from penstock.wire import penstock_v1 as w
@@ -74,7 +74,7 @@ from penstock.wire.page import Page
 T = TypeVar("T")
 
 
-def exchange_for(operation: Operation[Any]) -> Exchange:
+def exchange_for(operation: Operation[Any]) -> UnaryExchange:
     """The gRPC exchange of an operation.
 
     Raises:
@@ -91,7 +91,7 @@ def _nothing(_answer: object) -> None:
     return None
 
 
-def _window(window: Window) -> dict[str, Any]:
+def _window(window: ListWindow) -> dict[str, Any]:
     if window.by_key:
         return {"cursor": window.cursor or "", "limit": int32(window.limit, "limit")}
     return {"page": int32(window.page, "page"), "page_size": int32(window.page_size, "page_size")}
@@ -104,8 +104,8 @@ def _page(items: list[T], answer: m.ListDefinitionsResponse | m.ListInstancesRes
 # ---------------------------------------------------------------------------------------------- definitions
 
 
-def _check_ready(_operation: CheckReady) -> Exchange:
-    return Exchange("/grpc.health.v1.Health/Check", HealthCheckRequest(), HealthCheckResponse, _read_ready)
+def _check_ready(_operation: CheckReady) -> UnaryExchange:
+    return UnaryExchange("/grpc.health.v1.Health/Check", HealthCheckRequest(), HealthCheckResponse, _read_ready)
 
 
 def _read_ready(answer: HealthCheckResponse) -> None:
@@ -113,7 +113,7 @@ def _read_ready(answer: HealthCheckResponse) -> None:
         raise Unavailable("the engine is not ready", maybe_applied=False)
 
 
-def _upload_definition(operation: UploadDefinition) -> Exchange:
+def _upload_definition(operation: UploadDefinition) -> UnaryExchange:
     message = message_of(operation.document)
 
     def read(answer: m.UploadDefinitionResponse) -> DefinitionSummary:
@@ -127,21 +127,21 @@ def _upload_definition(operation: UploadDefinition) -> Exchange:
         )
 
     request = m.UploadDefinitionRequest(message)
-    return Exchange(f"{ENGINE}UploadDefinition", request, m.UploadDefinitionResponse, read)
+    return UnaryExchange(f"{ENGINE}UploadDefinition", request, m.UploadDefinitionResponse, read)
 
 
-def _get_definition(operation: GetDefinition) -> Exchange:
+def _get_definition(operation: GetDefinition) -> UnaryExchange:
     request = m.GetDefinitionRequest(operation.id, int32(operation.version, "version"))
-    return Exchange(f"{ENGINE}GetDefinition", request, m.GetDefinitionResponse, _read_definition)
+    return UnaryExchange(f"{ENGINE}GetDefinition", request, m.GetDefinitionResponse, _read_definition)
 
 
 def _read_definition(answer: m.GetDefinitionResponse) -> dict[str, Any]:
     return document_of(there(answer.definition))
 
 
-def _list_definitions(operation: ListDefinitions) -> Exchange:
+def _list_definitions(operation: ListDefinitions) -> UnaryExchange:
     request = m.ListDefinitionsRequest(operation.keyword or "", **_window(operation.window))
-    return Exchange(f"{ENGINE}ListDefinitions", request, m.ListDefinitionsResponse, _read_definitions)
+    return UnaryExchange(f"{ENGINE}ListDefinitions", request, m.ListDefinitionsResponse, _read_definitions)
 
 
 def _read_definitions(answer: m.ListDefinitionsResponse) -> Page[DefinitionSummary]:
@@ -155,18 +155,18 @@ def _read_definitions(answer: m.ListDefinitionsResponse) -> Page[DefinitionSumma
 # ---------------------------------------------------------------------------------------------- instances
 
 
-def _start_instance(operation: StartInstance) -> Exchange:
+def _start_instance(operation: StartInstance) -> UnaryExchange:
     def read(answer: w.StartInstancesResponse) -> Instance:
         result: StartResult = only(_read_started(answer))
         return result.unwrap()
 
     request = w.StartInstancesRequest([start_message(operation.request)])
-    return Exchange(f"{WORKER}StartInstances", request, w.StartInstancesResponse, read)
+    return UnaryExchange(f"{WORKER}StartInstances", request, w.StartInstancesResponse, read)
 
 
-def _start_instances(operation: StartInstances) -> Exchange:
+def _start_instances(operation: StartInstances) -> UnaryExchange:
     request = w.StartInstancesRequest([start_message(item) for item in operation.items])
-    return Exchange(f"{WORKER}StartInstances", request, w.StartInstancesResponse, _read_started)
+    return UnaryExchange(f"{WORKER}StartInstances", request, w.StartInstancesResponse, _read_started)
 
 
 def _read_started(answer: w.StartInstancesResponse) -> list[StartResult]:
@@ -183,12 +183,12 @@ def _read_instance(answer: Any) -> Instance:
     return found
 
 
-def _get_instance(operation: GetInstance) -> Exchange:
+def _get_instance(operation: GetInstance) -> UnaryExchange:
     request = m.GetInstanceRequest(operation.id, 1_000 * operation.wait_s)
-    return Exchange(f"{ENGINE}GetInstance", request, m.GetInstanceResponse, _read_instance)
+    return UnaryExchange(f"{ENGINE}GetInstance", request, m.GetInstanceResponse, _read_instance)
 
 
-def _list_instances(operation: ListInstances) -> Exchange:
+def _list_instances(operation: ListInstances) -> UnaryExchange:
     known = {"definition_id", "status", "business_key", "instance_key", "delayed", "blocked", "window"}
     if more := sorted(name for name in operation.__struct_fields__ if getattr(operation, name) and name not in known):
         raise NotOverGrpc(f"ListInstances has no `{more[0]}` in gRPC: use a client over REST for it")
@@ -201,42 +201,42 @@ def _list_instances(operation: ListInstances) -> Exchange:
         blocked=operation.blocked,
         **_window(operation.window),
     )
-    return Exchange(f"{ENGINE}ListInstances", request, m.ListInstancesResponse, _read_instances)
+    return UnaryExchange(f"{ENGINE}ListInstances", request, m.ListInstancesResponse, _read_instances)
 
 
 def _read_instances(answer: m.ListInstancesResponse) -> Page[Instance]:
     return _page(answer.instances, answer)
 
 
-def _get_history(operation: GetHistory) -> Exchange:
+def _get_history(operation: GetHistory) -> UnaryExchange:
     request = m.GetInstanceHistoryRequest(operation.id)
-    return Exchange(f"{ENGINE}GetInstanceHistory", request, m.GetInstanceHistoryResponse, _read_history)
+    return UnaryExchange(f"{ENGINE}GetInstanceHistory", request, m.GetInstanceHistoryResponse, _read_history)
 
 
 def _read_history(answer: m.GetInstanceHistoryResponse) -> list[StepExecution]:
     return answer.executions
 
 
-def _cancel_instance(operation: CancelInstance) -> Exchange:
+def _cancel_instance(operation: CancelInstance) -> UnaryExchange:
     if operation.force:
         raise NotOverGrpc("CancelInstance has no `force` in gRPC: use a client over REST for it")
     request = m.CancelInstanceRequest(operation.id, operation.reason or "", operation.compensate)
-    return Exchange(f"{ENGINE}CancelInstance", request, m.CancelInstanceResponse, _read_instance)
+    return UnaryExchange(f"{ENGINE}CancelInstance", request, m.CancelInstanceResponse, _read_instance)
 
 
-def _complete_user_task(operation: CompleteUserTask) -> Exchange:
+def _complete_user_task(operation: CompleteUserTask) -> UnaryExchange:
     done = operation.completion
     request = msgspec.structs.replace(done, variables=struct_text(done.variables, "variables"))
-    return Exchange(f"{ENGINE}CompleteUserTask", request, m.CompleteUserTaskResponse, _nothing)
+    return UnaryExchange(f"{ENGINE}CompleteUserTask", request, m.CompleteUserTaskResponse, _nothing)
 
 
-def _send_signal(operation: SendSignal) -> Exchange:
+def _send_signal(operation: SendSignal) -> UnaryExchange:
     signal = operation.signal
     request = msgspec.structs.replace(signal, variables=struct_text(signal.variables, "variables"))
-    return Exchange(f"{ENGINE}SignalWait", request, m.SignalWaitResponse, _nothing, signal.idempotency_key)
+    return UnaryExchange(f"{ENGINE}SignalWait", request, m.SignalWaitResponse, _nothing, signal.idempotency_key)
 
 
-def _publish_message(operation: PublishMessage) -> Exchange:
+def _publish_message(operation: PublishMessage) -> UnaryExchange:
     def read(answer: w.PublishMessagesResponse) -> PublishedMessage:
         result: MessageResult = only(answer.results)
         if result.message is None:
@@ -245,10 +245,10 @@ def _publish_message(operation: PublishMessage) -> Exchange:
 
     message = operation.message
     request = w.PublishMessagesRequest([msgspec.structs.replace(message, variables=json_text(message.variables))])
-    return Exchange(f"{WORKER}PublishMessages", request, w.PublishMessagesResponse, read)
+    return UnaryExchange(f"{WORKER}PublishMessages", request, w.PublishMessagesResponse, read)
 
 
-_EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
+_EXCHANGES: dict[type[Operation[Any]], Callable[[Any], UnaryExchange]] = {
     CheckReady: _check_ready,
     UploadDefinition: _upload_definition,
     GetDefinition: _get_definition,

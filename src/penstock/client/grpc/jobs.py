@@ -8,7 +8,7 @@ import msgspec
 
 from penstock.client.encoding import to_json
 from penstock.client.errors import BadRequest, ClientError, error_for
-from penstock.client.grpc.unary import ENGINE, WORKER, Exchange
+from penstock.client.grpc.unary import ENGINE, WORKER, UnaryExchange
 from penstock.client.grpc.values import int32, json_text, only, there
 from penstock.client.operation import (
     CompleteJob,
@@ -26,12 +26,12 @@ from penstock.wire import workflow_v1 as m
 from penstock.wire.model import Completion, Failure, Heartbeat, HeartbeatOutcome, Job, JobOutcome, JobRef, Lease, Park
 
 
-def poll_jobs(operation: PollJobs) -> Exchange:
+def poll_jobs(operation: PollJobs) -> UnaryExchange:
     """See ``PollJobs``."""
     request = operation.request
     int32(request.max_jobs, "max_jobs")
     int32(request.lease_seconds, "lease_s")
-    return Exchange(f"{ENGINE}PollJobs", request, m.PollJobsResponse, _read_polled)
+    return UnaryExchange(f"{ENGINE}PollJobs", request, m.PollJobsResponse, _read_polled)
 
 
 def _read_polled(answer: m.PollJobsResponse) -> list[Job]:
@@ -80,7 +80,7 @@ def _error_of(outcome: JobOutcome) -> ClientError | None:
     return BadRequest(reason) if outcome.outcome == "invalid" else error_for(outcome.outcome, reason)
 
 
-def complete_job(operation: CompleteJob) -> Exchange:
+def complete_job(operation: CompleteJob) -> UnaryExchange:
     """See ``CompleteJob``."""
 
     def read(answer: w.CompleteJobsResponse) -> None:
@@ -89,10 +89,10 @@ def complete_job(operation: CompleteJob) -> Exchange:
             raise error
 
     request = w.CompleteJobsRequest(operation.worker_id, [completion_message(operation.completion)])
-    return Exchange(f"{WORKER}CompleteJobs", request, w.CompleteJobsResponse, read)
+    return UnaryExchange(f"{WORKER}CompleteJobs", request, w.CompleteJobsResponse, read)
 
 
-def fail_job(operation: FailJob) -> Exchange:
+def fail_job(operation: FailJob) -> UnaryExchange:
     """See ``FailJob``."""
     fenced = operation.failure.attempt is not None
 
@@ -104,10 +104,10 @@ def fail_job(operation: FailJob) -> Exchange:
             raise error
 
     request = w.FailJobsRequest(operation.worker_id, [failure_message(operation.failure)])
-    return Exchange(f"{WORKER}FailJobs", request, w.FailJobsResponse, read)
+    return UnaryExchange(f"{WORKER}FailJobs", request, w.FailJobsResponse, read)
 
 
-def park_job(operation: ParkJob) -> Exchange:
+def park_job(operation: ParkJob) -> UnaryExchange:
     """See ``ParkJob``."""
 
     def read(answer: w.ParkJobsResponse) -> None:
@@ -116,10 +116,10 @@ def park_job(operation: ParkJob) -> Exchange:
             raise error
 
     request = w.ParkJobsRequest(operation.worker_id, [park_message(operation.park)])
-    return Exchange(f"{WORKER}ParkJobs", request, w.ParkJobsResponse, read)
+    return UnaryExchange(f"{WORKER}ParkJobs", request, w.ParkJobsResponse, read)
 
 
-def heartbeat_job(operation: HeartbeatJob) -> Exchange:
+def heartbeat_job(operation: HeartbeatJob) -> UnaryExchange:
     """See ``HeartbeatJob``."""
 
     def given(value: object) -> bytes:
@@ -141,30 +141,30 @@ def heartbeat_job(operation: HeartbeatJob) -> Exchange:
         given(operation.progress),
     )
     request = w.HeartbeatJobsRequest(operation.worker_id, [beat])
-    return Exchange(f"{WORKER}HeartbeatJobs", request, w.HeartbeatJobsResponse, read)
+    return UnaryExchange(f"{WORKER}HeartbeatJobs", request, w.HeartbeatJobsResponse, read)
 
 
-def heartbeat_jobs(operation: HeartbeatJobs) -> Exchange:
+def heartbeat_jobs(operation: HeartbeatJobs) -> UnaryExchange:
     """See ``HeartbeatJobs``."""
     lease_s = int32(operation.lease_s, "lease_s")
     beats = [Heartbeat(job.job_id, int32(job.attempt, "attempt"), lease_s) for job in operation.jobs]
     request = w.HeartbeatJobsRequest(operation.worker_id, beats)
-    return Exchange(f"{WORKER}HeartbeatJobs", request, w.HeartbeatJobsResponse, _read_outcomes)
+    return UnaryExchange(f"{WORKER}HeartbeatJobs", request, w.HeartbeatJobsResponse, _read_outcomes)
 
 
-def complete_jobs(operation: CompleteJobs) -> Exchange:
+def complete_jobs(operation: CompleteJobs) -> UnaryExchange:
     """See ``CompleteJobs``."""
     request = w.CompleteJobsRequest(operation.worker_id, [completion_message(item) for item in operation.results])
-    return Exchange(f"{WORKER}CompleteJobs", request, w.CompleteJobsResponse, _read_outcomes)
+    return UnaryExchange(f"{WORKER}CompleteJobs", request, w.CompleteJobsResponse, _read_outcomes)
 
 
-def fail_jobs(operation: FailJobs) -> Exchange:
+def fail_jobs(operation: FailJobs) -> UnaryExchange:
     """See ``FailJobs``."""
     request = w.FailJobsRequest(operation.worker_id, [failure_message(item) for item in operation.results])
-    return Exchange(f"{WORKER}FailJobs", request, w.FailJobsResponse, _read_outcomes)
+    return UnaryExchange(f"{WORKER}FailJobs", request, w.FailJobsResponse, _read_outcomes)
 
 
-def release_jobs(operation: ReleaseJobs) -> Exchange:
+def release_jobs(operation: ReleaseJobs) -> UnaryExchange:
     """See ``ReleaseJobs``."""
     request = w.ReleaseJobsRequest(operation.worker_id, [release_message(item) for item in operation.jobs])
-    return Exchange(f"{WORKER}ReleaseJobs", request, w.ReleaseJobsResponse, _read_outcomes)
+    return UnaryExchange(f"{WORKER}ReleaseJobs", request, w.ReleaseJobsResponse, _read_outcomes)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.client.errors import BadRequest
-from penstock.client.grpc.unary import Exchange
+from penstock.client.grpc.unary import UnaryExchange
 from penstock.client.grpc.values import int32
 from penstock.client.operation import Operation
 from penstock.client.queue_operation import DeleteQueue, GetQueue, ListQueues, PauseQueue, PutQueue
@@ -18,12 +18,12 @@ from penstock.wire.queue_settings import policy_of, settings_of
 _SERVICE = "/penstock.v1.Flow/"
 
 
-def _put(operation: PutQueue) -> Exchange:
+def _put(operation: PutQueue) -> UnaryExchange:
     def read(answer: w.PutQueueResponse) -> Queue:
         return Queue(name=operation.name, policy=policy_of(answer.settings or w.QueueSettings()))
 
     request = w.PutQueueRequest(operation.name, _settings(operation.policy))
-    return Exchange(f"{_SERVICE}PutQueue", request, w.PutQueueResponse, read)
+    return UnaryExchange(f"{_SERVICE}PutQueue", request, w.PutQueueResponse, read)
 
 
 def _settings(policy: QueuePolicy) -> w.QueueSettings:
@@ -38,7 +38,7 @@ def _settings(policy: QueuePolicy) -> w.QueueSettings:
     return settings_of(policy)
 
 
-def _get(operation: GetQueue) -> Exchange:
+def _get(operation: GetQueue) -> UnaryExchange:
     def read(answer: w.GetQueueResponse) -> Queue:
         policy = policy_of(answer.settings or w.QueueSettings())
         counted = policy.concurrency is not None or policy.concurrency_per_key is not None
@@ -52,38 +52,38 @@ def _get(operation: GetQueue) -> Exchange:
             open_runs=None if policy.runs is None else answer.open_runs,
         )
 
-    return Exchange(f"{_SERVICE}GetQueue", w.GetQueueRequest(operation.name), w.GetQueueResponse, read)
+    return UnaryExchange(f"{_SERVICE}GetQueue", w.GetQueueRequest(operation.name), w.GetQueueResponse, read)
 
 
-def _list(operation: ListQueues) -> Exchange:
+def _list(operation: ListQueues) -> UnaryExchange:
     def read(answer: w.ListQueuesResponse) -> Page[Queue]:
         found = [Queue(name=each.name, policy=policy_of(each.settings or w.QueueSettings())) for each in answer.queues]
         return Page(items=found, next=answer.next or None)
 
     window = operation.window
     request = w.ListQueuesRequest(window.cursor or "", int32(window.limit, "limit"))
-    return Exchange(f"{_SERVICE}ListQueues", request, w.ListQueuesResponse, read)
+    return UnaryExchange(f"{_SERVICE}ListQueues", request, w.ListQueuesResponse, read)
 
 
-def _pause(operation: PauseQueue) -> Exchange:
+def _pause(operation: PauseQueue) -> UnaryExchange:
     def read(answer: w.PauseQueueResponse | w.ResumeQueueResponse) -> Queue:
         return Queue(name=operation.name, policy=policy_of(answer.settings or w.QueueSettings()))
 
     if operation.paused:
-        return Exchange(f"{_SERVICE}PauseQueue", w.PauseQueueRequest(operation.name), w.PauseQueueResponse, read)
-    return Exchange(f"{_SERVICE}ResumeQueue", w.ResumeQueueRequest(operation.name), w.ResumeQueueResponse, read)
+        return UnaryExchange(f"{_SERVICE}PauseQueue", w.PauseQueueRequest(operation.name), w.PauseQueueResponse, read)
+    return UnaryExchange(f"{_SERVICE}ResumeQueue", w.ResumeQueueRequest(operation.name), w.ResumeQueueResponse, read)
 
 
-def _delete(operation: DeleteQueue) -> Exchange:
+def _delete(operation: DeleteQueue) -> UnaryExchange:
     request = w.DeleteQueueRequest(operation.name)
-    return Exchange(f"{_SERVICE}DeleteQueue", request, w.DeleteQueueResponse, _nothing)
+    return UnaryExchange(f"{_SERVICE}DeleteQueue", request, w.DeleteQueueResponse, _nothing)
 
 
 def _nothing(_answer: object) -> None:
     return None
 
 
-QUEUE_EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
+QUEUE_EXCHANGES: dict[type[Operation[Any]], Callable[[Any], UnaryExchange]] = {
     PutQueue: _put,
     GetQueue: _get,
     ListQueues: _list,

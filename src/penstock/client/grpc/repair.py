@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.client.bulk_operation import GetBulk, ListBulk, PreviewBulk, StartBulk, StopBulk
 from penstock.client.errors import BadRequest
-from penstock.client.grpc.unary import Exchange
+from penstock.client.grpc.unary import UnaryExchange
 from penstock.client.grpc.values import int32, json_text, status_number
 from penstock.client.operation import (
     ActivateVersion,
@@ -42,7 +42,7 @@ def _as_it_is(answer: Any) -> Any:
     return answer
 
 
-def _edit(operation: EditVariables) -> Exchange:
+def _edit(operation: EditVariables) -> UnaryExchange:
     request = w.EditVariablesRequest(
         operation.id,
         json_text(operation.variables),
@@ -50,17 +50,17 @@ def _edit(operation: EditVariables) -> Exchange:
         operation.if_version or "",
         operation.note or "",
     )
-    return Exchange(f"{_SERVICE}EditVariables", request, Instance, _as_it_is)
+    return UnaryExchange(f"{_SERVICE}EditVariables", request, Instance, _as_it_is)
 
 
-def _retry(operation: RetryInstance) -> Exchange:
+def _retry(operation: RetryInstance) -> UnaryExchange:
     request = w.RetryInstanceRequest(
         operation.id, operation.from_step_id or "", operation.step_id or "", operation.note or "", operation.again
     )
-    return Exchange(f"{_SERVICE}RetryInstance", request, Instance, _as_it_is)
+    return UnaryExchange(f"{_SERVICE}RetryInstance", request, Instance, _as_it_is)
 
 
-def _skip(operation: SkipStep) -> Exchange:
+def _skip(operation: SkipStep) -> UnaryExchange:
     request = w.SkipStepRequest(
         operation.id,
         operation.step_id,
@@ -68,44 +68,44 @@ def _skip(operation: SkipStep) -> Exchange:
         operation.execution_id or "",
         operation.note or "",
     )
-    return Exchange(f"{_SERVICE}SkipStep", request, Instance, _as_it_is)
+    return UnaryExchange(f"{_SERVICE}SkipStep", request, Instance, _as_it_is)
 
 
-def _set_priority(operation: SetPriority) -> Exchange:
+def _set_priority(operation: SetPriority) -> UnaryExchange:
     request = w.SetPriorityRequest(operation.id, int32(operation.priority, "priority"))
-    return Exchange(f"{_SERVICE}SetPriority", request, Instance, _as_it_is)
+    return UnaryExchange(f"{_SERVICE}SetPriority", request, Instance, _as_it_is)
 
 
-def _move(operation: MoveToken) -> Exchange:
+def _move(operation: MoveToken) -> UnaryExchange:
     request = w.MoveTokenRequest(
         operation.id, operation.step_id, operation.to_step_id, operation.execution_id or "", operation.note or ""
     )
-    return Exchange(f"{_SERVICE}MoveToken", request, Instance, _as_it_is)
+    return UnaryExchange(f"{_SERVICE}MoveToken", request, Instance, _as_it_is)
 
 
-def _migrate(operation: MigrateInstance) -> Exchange:
+def _migrate(operation: MigrateInstance) -> UnaryExchange:
     version, steps = int32(operation.version, "version"), dict(operation.steps or {})
     request = w.MigrateInstanceRequest(operation.id, version, steps, operation.note or "", operation.timers or "")
-    return Exchange(f"{_SERVICE}MigrateInstance", request, Instance, _as_it_is)
+    return UnaryExchange(f"{_SERVICE}MigrateInstance", request, Instance, _as_it_is)
 
 
-def _check(operation: CheckMigration) -> Exchange:
+def _check(operation: CheckMigration) -> UnaryExchange:
     version, steps = int32(operation.version, "version"), dict(operation.steps or {})
     request = w.CheckMigrationRequest(operation.id, version, steps, operation.timers or "")
-    return Exchange(f"{_SERVICE}CheckMigration", request, MigrationCheck, _as_it_is)
+    return UnaryExchange(f"{_SERVICE}CheckMigration", request, MigrationCheck, _as_it_is)
 
 
-def _list_bulk(operation: ListBulk) -> Exchange:
+def _list_bulk(operation: ListBulk) -> UnaryExchange:
     window = operation.window
     request = w.ListBulkRequest(window.cursor or "", int32(window.limit, "limit"))
 
     def read(answer: w.ListBulkResponse) -> Page[BulkView]:
         return Page(items=answer.operations, next=answer.next or None)
 
-    return Exchange(f"{_SERVICE}ListBulk", request, w.ListBulkResponse, read)
+    return UnaryExchange(f"{_SERVICE}ListBulk", request, w.ListBulkResponse, read)
 
 
-def _list_audit(operation: ListAudit) -> Exchange:
+def _list_audit(operation: ListAudit) -> UnaryExchange:
     window = operation.window
     request = w.ListAuditRequest(
         operation.kind or "",
@@ -120,7 +120,7 @@ def _list_audit(operation: ListAudit) -> Exchange:
     def read(answer: w.ListAuditResponse) -> Page[AuditTrailRecord]:
         return Page(items=[_record(one) for one in answer.records], next=answer.next or None)
 
-    return Exchange(f"{_SERVICE}ListAudit", request, w.ListAuditResponse, read)
+    return UnaryExchange(f"{_SERVICE}ListAudit", request, w.ListAuditResponse, read)
 
 
 def _record(one: w.AuditTrailRecord) -> AuditTrailRecord:
@@ -130,11 +130,11 @@ def _record(one: w.AuditTrailRecord) -> AuditTrailRecord:
     )
 
 
-def _list_attention(_operation: ListAttention) -> Exchange:
+def _list_attention(_operation: ListAttention) -> UnaryExchange:
     def read(answer: w.ListAttentionResponse) -> AttentionList:
         return AttentionList([_attention(one) for one in answer.items])
 
-    return Exchange(f"{_SERVICE}ListAttention", w.ListAttentionRequest(), w.ListAttentionResponse, read)
+    return UnaryExchange(f"{_SERVICE}ListAttention", w.ListAttentionRequest(), w.ListAttentionResponse, read)
 
 
 def _attention(one: w.Attention) -> Attention:
@@ -156,12 +156,14 @@ def _attention(one: w.Attention) -> Attention:
     )
 
 
-def _acknowledge(operation: Acknowledge) -> Exchange:
+def _acknowledge(operation: Acknowledge) -> UnaryExchange:
     if operation.withdraw:
         withdrawal = w.WithdrawAcknowledgementRequest(operation.key)
-        return Exchange(f"{_SERVICE}WithdrawAcknowledgement", withdrawal, w.WithdrawAcknowledgementResponse, _nothing)
+        return UnaryExchange(
+            f"{_SERVICE}WithdrawAcknowledgement", withdrawal, w.WithdrawAcknowledgementResponse, _nothing
+        )
     request = w.AcknowledgeAttentionRequest(operation.key, int32(operation.count, "count"), operation.note or "")
-    return Exchange(f"{_SERVICE}AcknowledgeAttention", request, w.AcknowledgeAttentionResponse, _nothing)
+    return UnaryExchange(f"{_SERVICE}AcknowledgeAttention", request, w.AcknowledgeAttentionResponse, _nothing)
 
 
 def _bulk(wanted: BulkRequest) -> w.BulkRequest:
@@ -203,14 +205,14 @@ def _filter(wanted: BulkFilter | None) -> w.BulkFilter | None:
     )
 
 
-def _activate_version(operation: ActivateVersion) -> Exchange:
+def _activate_version(operation: ActivateVersion) -> UnaryExchange:
     request = w.ActivateVersionRequest(operation.id, int32(operation.version, "version"))
-    return Exchange(f"{_SERVICE}ActivateVersion", request, w.ActivateVersionResponse, _read_version)
+    return UnaryExchange(f"{_SERVICE}ActivateVersion", request, w.ActivateVersionResponse, _read_version)
 
 
-def _delete_definition(operation: DeleteDefinition) -> Exchange:
+def _delete_definition(operation: DeleteDefinition) -> UnaryExchange:
     request = w.DeleteDefinitionRequest(operation.id)
-    return Exchange(f"{_SERVICE}DeleteDefinition", request, w.DeleteDefinitionResponse, _nothing)
+    return UnaryExchange(f"{_SERVICE}DeleteDefinition", request, w.DeleteDefinitionResponse, _nothing)
 
 
 def _nothing(_answer: object) -> None:
@@ -223,13 +225,13 @@ def _read_version(answer: w.ActivateVersionResponse) -> DefinitionSummary:
     )
 
 
-def _get_impact(operation: GetImpact) -> Exchange:
+def _get_impact(operation: GetImpact) -> UnaryExchange:
     version = int32(operation.version, "version")
     request = w.GetImpactRequest(operation.id, version, operation.document or b"")
-    return Exchange(f"{_SERVICE}GetImpact", request, ImpactView, _as_it_is)
+    return UnaryExchange(f"{_SERVICE}GetImpact", request, ImpactView, _as_it_is)
 
 
-REPAIR_EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
+REPAIR_EXCHANGES: dict[type[Operation[Any]], Callable[[Any], UnaryExchange]] = {
     EditVariables: _edit,
     RetryInstance: _retry,
     SkipStep: _skip,
@@ -237,16 +239,16 @@ REPAIR_EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
     MoveToken: _move,
     MigrateInstance: _migrate,
     CheckMigration: _check,
-    PreviewBulk: lambda each: Exchange(f"{_SERVICE}PreviewBulk", _bulk(each.request), BulkPreview, _as_it_is),
-    StartBulk: lambda each: Exchange(f"{_SERVICE}StartBulk", _bulk(each.request), BulkStarted, _as_it_is),
-    GetBulk: lambda each: Exchange(f"{_SERVICE}GetBulk", w.GetBulkRequest(each.id), BulkView, _as_it_is),
+    PreviewBulk: lambda each: UnaryExchange(f"{_SERVICE}PreviewBulk", _bulk(each.request), BulkPreview, _as_it_is),
+    StartBulk: lambda each: UnaryExchange(f"{_SERVICE}StartBulk", _bulk(each.request), BulkStarted, _as_it_is),
+    GetBulk: lambda each: UnaryExchange(f"{_SERVICE}GetBulk", w.GetBulkRequest(each.id), BulkView, _as_it_is),
     ListBulk: _list_bulk,
-    StopBulk: lambda each: Exchange(f"{_SERVICE}StopBulk", w.StopBulkRequest(each.id), BulkView, _as_it_is),
+    StopBulk: lambda each: UnaryExchange(f"{_SERVICE}StopBulk", w.StopBulkRequest(each.id), BulkView, _as_it_is),
     GetImpact: _get_impact,
     ActivateVersion: _activate_version,
     DeleteDefinition: _delete_definition,
     ListAudit: _list_audit,
     ListAttention: _list_attention,
     Acknowledge: _acknowledge,
-    GetTree: lambda each: Exchange(f"{_SERVICE}GetTree", w.GetTreeRequest(each.instance_id), RunTree, _as_it_is),
+    GetTree: lambda each: UnaryExchange(f"{_SERVICE}GetTree", w.GetTreeRequest(each.instance_id), RunTree, _as_it_is),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from penstock.client.grpc.unary import Exchange
+from penstock.client.grpc.unary import UnaryExchange
 from penstock.client.grpc.values import int32
 from penstock.client.operation import Operation
 from penstock.client.schedule_operation import (
@@ -40,56 +40,56 @@ def _spec(spec: ScheduleSpec) -> ScheduleSpec:
     return spec
 
 
-def _put(operation: PutSchedule) -> Exchange:
+def _put(operation: PutSchedule) -> UnaryExchange:
     request = w.PutScheduleRequest(operation.id, _spec(operation.spec))
-    return Exchange(f"{_SERVICE}PutSchedule", request, Schedule, _as_it_is)
+    return UnaryExchange(f"{_SERVICE}PutSchedule", request, Schedule, _as_it_is)
 
 
-def _get(operation: GetSchedule) -> Exchange:
-    return Exchange(f"{_SERVICE}GetSchedule", w.GetScheduleRequest(operation.id), Schedule, _as_it_is)
+def _get(operation: GetSchedule) -> UnaryExchange:
+    return UnaryExchange(f"{_SERVICE}GetSchedule", w.GetScheduleRequest(operation.id), Schedule, _as_it_is)
 
 
-def _list(operation: ListSchedules) -> Exchange:
+def _list(operation: ListSchedules) -> UnaryExchange:
     def read(answer: w.ListSchedulesResponse) -> Page[Schedule]:
         return Page(items=answer.schedules, next=answer.next or None)
 
     request = w.ListSchedulesRequest(operation.cursor or "", int32(operation.limit, "limit"))
-    return Exchange(f"{_SERVICE}ListSchedules", request, w.ListSchedulesResponse, read)
+    return UnaryExchange(f"{_SERVICE}ListSchedules", request, w.ListSchedulesResponse, read)
 
 
-def _delete(operation: DeleteSchedule) -> Exchange:
+def _delete(operation: DeleteSchedule) -> UnaryExchange:
     request = w.DeleteScheduleRequest(operation.id)
-    return Exchange(f"{_SERVICE}DeleteSchedule", request, w.DeleteScheduleResponse, _nothing)
+    return UnaryExchange(f"{_SERVICE}DeleteSchedule", request, w.DeleteScheduleResponse, _nothing)
 
 
-def _pause(operation: PauseSchedule) -> Exchange:
+def _pause(operation: PauseSchedule) -> UnaryExchange:
     request = w.PauseScheduleRequest(operation.id, operation.note or "")
-    return Exchange(f"{_SERVICE}PauseSchedule", request, Schedule, _as_it_is)
+    return UnaryExchange(f"{_SERVICE}PauseSchedule", request, Schedule, _as_it_is)
 
 
-def _resume(operation: ResumeSchedule) -> Exchange:
-    return Exchange(f"{_SERVICE}ResumeSchedule", w.ResumeScheduleRequest(operation.id), Schedule, _as_it_is)
+def _resume(operation: ResumeSchedule) -> UnaryExchange:
+    return UnaryExchange(f"{_SERVICE}ResumeSchedule", w.ResumeScheduleRequest(operation.id), Schedule, _as_it_is)
 
 
-def _trigger(operation: TriggerSchedule) -> Exchange:
+def _trigger(operation: TriggerSchedule) -> UnaryExchange:
     request = w.TriggerScheduleRequest(operation.id, operation.overlap or "")
-    return Exchange(f"{_SERVICE}TriggerSchedule", request, ScheduleRun, _as_it_is)
+    return UnaryExchange(f"{_SERVICE}TriggerSchedule", request, ScheduleRun, _as_it_is)
 
 
-def _backfill(operation: BackfillSchedule) -> Exchange:
+def _backfill(operation: BackfillSchedule) -> UnaryExchange:
     request = w.BackfillScheduleRequest(operation.id, operation.since, operation.until, operation.overlap or "")
-    return Exchange(f"{_SERVICE}BackfillSchedule", request, Schedule, _as_it_is)
+    return UnaryExchange(f"{_SERVICE}BackfillSchedule", request, Schedule, _as_it_is)
 
 
-def _preview(operation: PreviewSchedule) -> Exchange:
+def _preview(operation: PreviewSchedule) -> UnaryExchange:
     def read(answer: w.PreviewScheduleResponse) -> list[ScheduleTime]:
         return answer.times
 
     request = w.PreviewScheduleRequest(operation.id, _spec(operation.spec), int32(operation.count, "count"))
-    return Exchange(f"{_SERVICE}PreviewSchedule", request, w.PreviewScheduleResponse, read)
+    return UnaryExchange(f"{_SERVICE}PreviewSchedule", request, w.PreviewScheduleResponse, read)
 
 
-SCHEDULE_EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
+SCHEDULE_EXCHANGES: dict[type[Operation[Any]], Callable[[Any], UnaryExchange]] = {
     PutSchedule: _put,
     GetSchedule: _get,
     ListSchedules: _list,

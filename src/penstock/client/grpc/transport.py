@@ -17,7 +17,7 @@ from penstock.client.errors import BadRequest, InternalError
 from penstock.client.grpc.channel import Channel
 from penstock.client.grpc.connection import GrpcLimits
 from penstock.client.grpc.exchange import exchange_for
-from penstock.client.grpc.unary import Exchange
+from penstock.client.grpc.unary import UnaryExchange
 from penstock.client.operation import Operation, PollJobs
 from penstock.client.token import Token
 
@@ -63,7 +63,7 @@ class GrpcTransport:
             return cast(R, await self._poll(exchange, operation.hold_s, timeout_s))
         return cast(R, await self._exchange(exchange, timeout_s))
 
-    async def _exchange(self, exchange: Exchange, timeout_s: float) -> Any:
+    async def _exchange(self, exchange: UnaryExchange, timeout_s: float) -> Any:
         key = exchange.idempotency_key
         if key and not (key.isascii() and key.isprintable()):
             raise BadRequest("idempotency_key: has to be printable ASCII")
@@ -79,7 +79,7 @@ class GrpcTransport:
         except msgspec.MsgspecError as error:
             raise InternalError(f"unreadable answer to {exchange.path}: {error}") from error
 
-    async def _poll(self, exchange: Exchange, wait_s: float, timeout_s: float) -> Any:
+    async def _poll(self, exchange: UnaryExchange, wait_s: float, timeout_s: float) -> Any:
         """The engine does not hold a poll over gRPC: asked again until there are jobs or the time is over."""
         began_at = anyio.current_time()
         pause_s = FIRST_POLL_PAUSE_S

@@ -11,7 +11,7 @@ ENGINE = "/workflow.v1.WorkflowEngine/"
 WORKER = "/penstock.v1.Worker/"
 
 
-class Exchange(NamedTuple):
+class UnaryExchange(NamedTuple):
     """One unary call and how to read its answer."""
 
     path: str

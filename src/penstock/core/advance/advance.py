@@ -30,11 +30,12 @@ from typing import Literal, assert_never
 from penstock.core.advance.branches import Branches
 from penstock.core.advance.calls import Calls, why_failed
 from penstock.core.advance.effect import AuditRow, Effects, Timer
-from penstock.core.advance.evaluation import StepFailed
+from penstock.core.advance.evaluation import EvaluationFailed
 from penstock.core.advance.event import (
-    CancelRequested,
+    CancellationRequested,
     ChildEnded,
     Event,
+    InstanceStarted,
     JobCompleted,
     JobDeadLettered,
     JobFailed,
@@ -42,7 +43,6 @@ from penstock.core.advance.event import (
     JobSignalled,
     MessageReceived,
     RetryRequested,
-    Started,
     StepGivenUp,
     StepSkipped,
     TaskCompleted,
@@ -105,7 +105,7 @@ class _Run(Branches, Calls, Mending, Waiting):
 
     def apply(self, event: Event) -> Effects:
         match event:
-            case Started():
+            case InstanceStarted():
                 self.start(event)
             case JobCompleted() | TaskCompleted() | MessageReceived():
                 self.done(event)
@@ -123,7 +123,7 @@ class _Run(Branches, Calls, Mending, Waiting):
                 self.child_ended(event)
             case StepGivenUp():
                 self.fail(self.tokens[event.token_id], event.reason)
-            case CancelRequested():
+            case CancellationRequested():
                 self.cancel(event.reason, undo=event.compensate)
             case RetryRequested() | StepSkipped() | TokenMoved():
                 self.repair_by_hand(event)
@@ -132,7 +132,7 @@ class _Run(Branches, Calls, Mending, Waiting):
         self.run()
         return self.finish()
 
-    def start(self, event: Started) -> None:
+    def start(self, event: InstanceStarted) -> None:
         at = event.at
         assert not self.tokens
         root = Token(
@@ -169,7 +169,7 @@ class _Run(Branches, Calls, Mending, Waiting):
         if delay_s is None:
             try:
                 delay_s = backoff_s(self.backoff_of(token, step), token.failures + 1, self.inputs.jitter)
-            except StepFailed as failed:
+            except EvaluationFailed as failed:
                 self.fail(token, failed.reason, worker=event.worker)
                 return
         self.record(token, HistoryKind.ATTEMPT_FAILED, worker=event.worker, reason=event.error, code=event.code)
@@ -228,7 +228,7 @@ class _Run(Branches, Calls, Mending, Waiting):
     def go_on_calling(self, token: Token, step: Step, callee: Callee) -> None:
         try:
             self.make_call(token, self.plan_call(token, step, callee))
-        except StepFailed as failed:
+        except EvaluationFailed as failed:
             self.fail(token, failed.reason, failed.code)
 
     def child_ended(self, event: ChildEnded) -> None:
@@ -244,7 +244,7 @@ class _Run(Branches, Calls, Mending, Waiting):
             return
         try:
             output = self.result_of(step, step.callee, event.result)
-        except StepFailed as failed:
+        except EvaluationFailed as failed:
             self.keep_raw(token, HistoryKind.COMPLETED, failed, event.result)
             return
         self.finish_step(token, output=output)
@@ -260,7 +260,7 @@ class _Run(Branches, Calls, Mending, Waiting):
                 continue
             try:
                 self.enter(token, index)
-            except StepFailed as failed:
+            except EvaluationFailed as failed:
                 self.fail(token, failed.reason, failed.code)
             except TooMuchWork as error:
                 self.fail(token, f"step '{self.definition.steps[token.step].id}': {error}")
@@ -298,7 +298,7 @@ class _Run(Branches, Calls, Mending, Waiting):
             case StepType.WAIT:
                 self.wait(token, step)
             case StepType.JOIN_GATEWAY:
-                raise StepFailed(
+                raise EvaluationFailed(
                     f"JoinWithoutGateway: step '{step.id}' was reached by a branch of no gateway of its own"
                 )
             case (
@@ -347,7 +347,7 @@ class _Run(Branches, Calls, Mending, Waiting):
         try:
             ends_at = wait_ends_at(step, lambda source: self.evaluate(step, source, self.scope()), self.inputs.now)
         except WaitError as error:
-            raise StepFailed(f"step '{step.id}': {error}") from None
+            raise EvaluationFailed(f"step '{step.id}': {error}") from None
         delays_s = self.boundary_delays_s(token, step)
         if step.message is not None:
             self.subscribe(token, step, step.message)
@@ -401,7 +401,7 @@ class _Run(Branches, Calls, Mending, Waiting):
         token.leaving = True
         try:
             target = self.decide(step) if step.conditions else step.next
-        except StepFailed as failed:
+        except EvaluationFailed as failed:
             self.end_instance(InstanceStatus.FAILED, failed.reason, culprit=token)
             return
         token.leaving = False
@@ -426,7 +426,7 @@ class _Run(Branches, Calls, Mending, Waiting):
                 return False
             assert step.callee is not None
             output = self.result_of(step, step.callee, raw)
-        except StepFailed as failed:
+        except EvaluationFailed as failed:
             self.mapping_failed(token, failed)
             return False
         self.forget_raw(token)

@@ -11,7 +11,7 @@ from functools import partial
 import msgspec
 
 from penstock.core.advance.effect import ChildStart
-from penstock.core.advance.evaluation import StepFailed
+from penstock.core.advance.evaluation import EvaluationFailed
 from penstock.core.advance.event import ChildEnded
 from penstock.core.advance.for_each import Items
 from penstock.core.expression import Expression
@@ -51,9 +51,9 @@ class Calls(Items):
             version = f" version {callee.version}" if callee.version else ""
             name = f"'{callee.definition_id}'{version}"
             reason = f"DefinitionNotFound: step '{step.id}' calls {name}, which is not there"
-            raise StepFailed(reason, DEFINITION_NOT_FOUND)
+            raise EvaluationFailed(reason, DEFINITION_NOT_FOUND)
         if self.instance.depth >= DEPTH_MAX:
-            raise StepFailed(f"CallTooDeep: step '{step.id}' would be call {DEPTH_MAX + 1} in a row")
+            raise EvaluationFailed(f"CallTooDeep: step '{step.id}' would be call {DEPTH_MAX + 1} in a row")
         self.spend_on(step, STEP_WORK)
         scope = self.scope_of(token)
         if callee.input is None:
@@ -66,7 +66,9 @@ class Calls(Items):
             return None
         wrong = self.inputs.unfit.get((callee.definition_id, callee.version, variables))
         if wrong is not None:
-            raise StepFailed(f"WrongArguments: step '{step.id}' calls '{callee.definition_id}': {wrong}", CHILD_FAILED)
+            raise EvaluationFailed(
+                f"WrongArguments: step '{step.id}' calls '{callee.definition_id}': {wrong}", CHILD_FAILED
+            )
         key = self.business_key(step, callee.business_key, scope)
         return ChildStart(token.id, token.seq, callee.definition_id, callee.version, variables, key, token.entry)
 
@@ -75,7 +77,7 @@ class Calls(Items):
         if value is None or value == "":
             return None
         if not isinstance(value, str) or len(value) > BUSINESS_KEY_MAX_CHARS:
-            raise StepFailed(
+            raise EvaluationFailed(
                 f"step '{step.id}': businessKey must be text of at most {BUSINESS_KEY_MAX_CHARS} characters"
             )
         return value

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from penstock.core.advance.completion import CompletionsNeeded, DoneExecution, Found, Question
+from penstock.core.advance.completion import CompletionAnswer, CompletionsNeeded, DoneExecution, Question
 from penstock.core.advance.effect import CompensatedStep, Undoing
 from penstock.core.advance.for_each import Items
 from penstock.core.graph.definition import Definition, Step
@@ -153,7 +153,7 @@ class Compensation(Items):
     def _by_item(self, step: Step) -> tuple[int, ...]:
         return tuple(index for index in step.undoes if self.definition.steps[index].for_each is not None)
 
-    def _ask(self, question: Question) -> Found:
+    def _ask(self, question: Question) -> CompletionAnswer:
         found = self.inputs.completions.get(question)
         if found is None:
             raise CompletionsNeeded(question)

@@ -31,7 +31,7 @@ class Question(NamedTuple):
     freed: tuple[int, ...] = ()
 
 
-class Found(NamedTuple):
+class CompletionAnswer(NamedTuple):
     """The answer; and how the instance is to end, if it is being undone already."""
 
     completion: DoneExecution | None
@@ -50,4 +50,4 @@ class CompletionsNeeded(Exception):
         self.question = question
 
 
-Answers = Mapping[Question, Found]
+Answers = Mapping[Question, CompletionAnswer]

@@ -49,7 +49,7 @@ class JobRef(msgspec.Struct, frozen=True):
     flow_key: str | None = None
 
 
-class Slots(msgspec.Struct, frozen=True):
+class ReleasedSlots(msgspec.Struct, frozen=True):
     """What an attempt held that has ended: ``held`` as in the token; or the queue that counted a run which is open no
     more."""
 
@@ -96,7 +96,7 @@ class ChildStart(msgspec.Struct, frozen=True):
     entry: int | None  # when a `retry` came back to the step: then one that failed since this entry goes on instead
 
 
-class Subscription(msgspec.Struct, frozen=True):
+class MessageWait(msgspec.Struct, frozen=True):
     """An execution of a WAIT that waits for a message."""
 
     token_id: int
@@ -182,7 +182,7 @@ class Effects(msgspec.Struct):
     deleted: list[int] = []
     queued: list[JobRef] = []
     dequeued: list[JobRef] = []
-    released: list[Slots] = []
+    released: list[ReleasedSlots] = []
     parked: list[int] = []
     unparked: list[int] = []
     opened: list[TaskRef] = []
@@ -196,7 +196,7 @@ class Effects(msgspec.Struct):
     chain: Chain | None = None
     calls: list[ChildStart] = []
     abandoned: list[tuple[int, int]] = []  # (token, seq): calls that wait no more, while what they started may go on
-    subscribed: list[Subscription] = []
+    subscribed: list[MessageWait] = []
     unsubscribed: list[tuple[int, int]] = []
     received: list[int] = []  # messages that are done with
     maps: MapEffects | None = None

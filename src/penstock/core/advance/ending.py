@@ -10,7 +10,7 @@ from msgspec import structs
 
 from penstock.core.advance.compensation import Compensation
 from penstock.core.advance.effect import Chain, Undoing
-from penstock.core.advance.evaluation import StepFailed
+from penstock.core.advance.evaluation import EvaluationFailed
 from penstock.core.graph.definition import Catch, Step, StepType
 from penstock.core.rules.state import HistoryKind, InstanceStatus, Token, TokenState, change_status
 
@@ -63,7 +63,7 @@ class Ending(Compensation):
         if whole is not token and code is not None and step.for_each is not None and step.for_each.collects_errors:
             try:
                 kept = self.error_of_item(token, code, reason)
-            except StepFailed as failed:
+            except EvaluationFailed as failed:
                 reason, code = failed.reason, failed.code
             else:
                 self.close(token, HistoryKind.FAILED, worker=worker, reason=reason, code=code)
@@ -86,7 +86,7 @@ class Ending(Compensation):
         """An item is done, or skipped with a result."""
         try:
             kept, enough = self.judge_item(token, output)
-        except StepFailed as failed:
+        except EvaluationFailed as failed:
             self.keep_raw(token, kind, failed, output, worker=worker, reason=reason)
             return
         self.close(token, kind, worker=worker, reason=reason)
@@ -98,7 +98,7 @@ class Ending(Compensation):
         self,
         token: Token,
         kind: HistoryKind,
-        failed: StepFailed,
+        failed: EvaluationFailed,
         raw: bytes | None,
         *,
         worker: str | None = None,
@@ -115,7 +115,7 @@ class Ending(Compensation):
         self.out.raw_kept = True
         self.mapping_failed(token, failed)
 
-    def mapping_failed(self, token: Token, failed: StepFailed) -> None:
+    def mapping_failed(self, token: Token, failed: EvaluationFailed) -> None:
         """The instance fails behind a step that is done."""
         whole = self.whole(token)
         if whole is not token:

@@ -21,7 +21,7 @@ from penstock.core.rules.state import Token
 from penstock.errors import BadRequest
 
 
-class StepFailed(Exception):
+class EvaluationFailed(Exception):
     """The step can't go on, and why. Error boundaries take it by its ``code``, if it has one."""
 
     def __init__(self, reason: str, code: str | None = None) -> None:
@@ -38,12 +38,12 @@ class Evaluator(Recorder):
         for condition, target in step.conditions:
             result = self.evaluate(step, condition, scope)
             if not isinstance(result, bool):
-                raise StepFailed(
+                raise EvaluationFailed(
                     f"step '{step.id}': condition `{condition.source}` gave {shown(result)}, not true or false"
                 )
             if result:
                 return target
-        raise StepFailed(f"DecisionNoBranchMatched: no condition of step '{step.id}' is true")
+        raise EvaluationFailed(f"DecisionNoBranchMatched: no condition of step '{step.id}' is true")
 
     def assign(self, step: Step, assignments: Assignments, scope: dict[str, object]) -> bytes:
         """What the assignments give, as a JSON object. ``scope`` has it, too."""
@@ -56,7 +56,7 @@ class Evaluator(Recorder):
             self.work.spend(size // BYTES_PER_STEP)
             self.written_bytes += size
             if self.written_bytes > self.inputs.max_written_bytes:
-                raise StepFailed(
+                raise EvaluationFailed(
                     f"step '{step.id}': more than {self.inputs.max_written_bytes} bytes of variables in one advance"
                 )
         return msgspec.json.encode(delta)
@@ -65,7 +65,7 @@ class Evaluator(Recorder):
         try:
             return self.work.evaluate(expression, scope, self.inputs.now)
         except (ExpressionError, TooMuchWork) as error:
-            raise StepFailed(f"step '{step.id}': {error}") from None
+            raise EvaluationFailed(f"step '{step.id}': {error}") from None
 
     def boundary_delays_s(self, token: Token, step: Step) -> dict[int, float]:
         """Of its boundary timers, by their indexes; those of a forEach are the whole step's. Raises StepFailed."""
@@ -81,7 +81,7 @@ class Evaluator(Recorder):
         if isinstance(step.timeout_s, Expression):
             token.timeout_s = self._lasting_s(step, step.timeout_s, "timeout", token)
             if not token.timeout_s:
-                raise StepFailed(f"step '{step.id}': `timeout` must be more than zero")
+                raise EvaluationFailed(f"step '{step.id}': `timeout` must be more than zero")
         if isinstance(step.backoff, LateBackoff):
             self.time_retries(token, step, step.backoff)
 
@@ -92,7 +92,7 @@ class Evaluator(Recorder):
         if given_s is not None:
             given_s = self._lasting_s(step, given_s, "retryBackoff.max", token)
             if given_s < initial_s:
-                raise StepFailed(f"step '{step.id}': `retryBackoff.max` is shorter than `initial`")
+                raise EvaluationFailed(f"step '{step.id}': `retryBackoff.max` is shorter than `initial`")
         token.backoff_s, token.backoff_max_s = initial_s, longest_s(initial_s, given_s)
 
     def backoff_of(self, token: Token, step: Step) -> Backoff | None:
@@ -115,9 +115,9 @@ class Evaluator(Recorder):
         try:
             return lasting_s(self.work.evaluate(source, scope, self.inputs.now), f"`{field}`")
         except (ExpressionError, TooMuchWork) as error:
-            raise StepFailed(f"step '{step.id}': `{field}`: {error}") from None
+            raise EvaluationFailed(f"step '{step.id}': `{field}`: {error}") from None
         except WaitError as error:
-            raise StepFailed(f"step '{step.id}': {error}") from None
+            raise EvaluationFailed(f"step '{step.id}': {error}") from None
 
     def turn_of_start(self, token: Token, step: Step) -> None:
         """What the definition says of the turn of an instance's jobs, where its start said nothing. Raises
@@ -133,10 +133,10 @@ class Evaluator(Recorder):
             if instance.priority is None and turn.priority is not None:
                 instance.priority = token.priority = priority_of(turn.priority, evaluate)
                 self.out.turned = True
-        except (TurnError, StepFailed) as error:
+        except (TurnError, EvaluationFailed) as error:
             if self.checked:
                 raise BadRequest(str(error)) from None
-            raise StepFailed(str(error)) from None
+            raise EvaluationFailed(str(error)) from None
 
     def turn_of_job(self, token: Token, step: Step, turn: Turn) -> None:
         """Raises StepFailed."""
@@ -147,7 +147,7 @@ class Evaluator(Recorder):
             if turn.priority is not None:
                 token.priority = priority_of(turn.priority, lambda source: self.evaluate(step, source, scope))
         except TurnError as error:
-            raise StepFailed(f"step '{step.id}': {error}") from None
+            raise EvaluationFailed(f"step '{step.id}': {error}") from None
 
     def scope_of(self, token: Token) -> dict[str, object]:
         """What the expressions of the token's step know; `Items` knows more."""
@@ -160,7 +160,7 @@ class Evaluator(Recorder):
         """It needs nobody. Raises StepFailed."""
         self.out.steps_run += 1
         if self.out.steps_run > self.steps_max:
-            raise StepFailed(
+            raise EvaluationFailed(
                 f"step '{step.id}': more than {self.inputs.max_automatic_steps} automatic steps in one advance"
             )
 

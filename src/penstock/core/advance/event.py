@@ -12,7 +12,7 @@ from penstock.core.rules.state import InstanceStatus
 Variables = Mapping[str, object]
 
 
-class Started(msgspec.Struct, frozen=True, tag=True):
+class InstanceStarted(msgspec.Struct, frozen=True, tag=True):
     """The instance was created with its start variables. ``at``: when it begins, None for at once. ``checked``: by a
     call, which is refused where the definition's flow key or priority can't be told; else it fails then."""
 
@@ -109,7 +109,7 @@ class StepGivenUp(msgspec.Struct, frozen=True, tag=True):
     reason: str
 
 
-class CancelRequested(msgspec.Struct, frozen=True, tag=True):
+class CancellationRequested(msgspec.Struct, frozen=True, tag=True):
     """Somebody cancelled the instance. ``compensate``: what it did is undone first."""
 
     reason: str | None
@@ -138,7 +138,7 @@ class TokenMoved(msgspec.Struct, frozen=True, tag=True):
 
 
 Event = (
-    Started
+    InstanceStarted
     | JobCompleted
     | JobFailed
     | JobParked
@@ -149,7 +149,7 @@ Event = (
     | ChildEnded
     | MessageReceived
     | StepGivenUp
-    | CancelRequested
+    | CancellationRequested
     | RetryRequested
     | StepSkipped
     | TokenMoved

@@ -15,8 +15,8 @@ import msgspec
 from msgspec import structs
 
 from penstock.core.advance.effect import MapEffects, MapState
-from penstock.core.advance.evaluation import Evaluator, StepFailed, shown
-from penstock.core.expression import ExpressionError, Limits
+from penstock.core.advance.evaluation import EvaluationFailed, Evaluator, shown
+from penstock.core.expression import ExpressionError, ExpressionLimits
 from penstock.core.expression.work import BYTES_PER_STEP, TooMuchWork
 from penstock.core.graph.definition import ForEach, Step
 from penstock.core.rules.state import CONTINUE_TIMER, HistoryKind, Token
@@ -25,7 +25,7 @@ from penstock.wire.error_code import BAD_ITEMS
 ITEMS_MAX_COUNT: Final = 10_000
 ITEMS_MAX_BYTES: Final = 4 * 1024 * 1024
 """Of their variables as JSON text."""
-ITEMS_LIMITS: Final = Limits(result_bytes=ITEMS_MAX_BYTES)
+ITEMS_LIMITS: Final = ExpressionLimits(result_bytes=ITEMS_MAX_BYTES)
 STARTED_MAX_COUNT: Final = 100
 """Items that one advance begins: further ones go on in an advance of their own."""
 ITEM_WORK: Final = 5
@@ -221,7 +221,9 @@ class Items(Evaluator):
         scope["items"] = {"total": state.total, "completed": state.done + 1, "failed": state.failed, "running": running}
         enough = self.evaluate(step, each.until, scope)
         if not isinstance(enough, bool):
-            raise StepFailed(f"step '{step.id}': until `{each.until.source}` gave {shown(enough)}, not true or false")
+            raise EvaluationFailed(
+                f"step '{step.id}': until `{each.until.source}` gave {shown(enough)}, not true or false"
+            )
         return kept, enough
 
     def error_of_item(self, token: Token, code: str, message: str) -> bytes | None:
@@ -276,7 +278,7 @@ class Items(Evaluator):
         try:
             self.work.spend(work)
         except TooMuchWork as error:
-            raise StepFailed(f"step '{step.id}': {error}") from None
+            raise EvaluationFailed(f"step '{step.id}': {error}") from None
 
     # -- within
 
@@ -284,21 +286,21 @@ class Items(Evaluator):
         try:
             value = self.work.evaluate(each.items, self.scope(), self.inputs.now, ITEMS_LIMITS)
         except ExpressionError as error:
-            raise StepFailed(f"BadItems: step '{step.id}': {error}", BAD_ITEMS) from None
+            raise EvaluationFailed(f"BadItems: step '{step.id}': {error}", BAD_ITEMS) from None
         except TooMuchWork as error:
-            raise StepFailed(f"step '{step.id}': {error}") from None
+            raise EvaluationFailed(f"step '{step.id}': {error}") from None
         source = f"step '{step.id}': forEach.items `{each.items.source}` gave"
         if not isinstance(value, list):
-            raise StepFailed(f"BadItems: {source} {shown(value)}, not an array", BAD_ITEMS)
+            raise EvaluationFailed(f"BadItems: {source} {shown(value)}, not an array", BAD_ITEMS)
         items = cast("list[object]", value)
         if len(items) > ITEMS_MAX_COUNT:
-            raise StepFailed(f"BadItems: {source} {len(items)} items, more than {ITEMS_MAX_COUNT}", BAD_ITEMS)
+            raise EvaluationFailed(f"BadItems: {source} {len(items)} items, more than {ITEMS_MAX_COUNT}", BAD_ITEMS)
         self.spend_on(step, len(items) * ITEM_WORK)
         rows = self.work.keep(partial(_rows, each, items))
         size = sum(map(len, rows))
         self.spend_on(step, size // BYTES_PER_STEP)
         if size > ITEMS_MAX_BYTES:
-            raise StepFailed(f"BadItems: {source} {size} bytes of items, more than {ITEMS_MAX_BYTES}", BAD_ITEMS)
+            raise EvaluationFailed(f"BadItems: {source} {size} bytes of items, more than {ITEMS_MAX_BYTES}", BAD_ITEMS)
         return rows
 
     def _maps(self) -> MapEffects:
@@ -358,7 +360,7 @@ class Items(Evaluator):
     def _check_room(self, step: Step, state: MapState, kept: bytes) -> None:
         most = self.inputs.max_written_bytes
         if state.kept_bytes + len(kept) > most:
-            raise StepFailed(f"step '{step.id}': more than {most} bytes are collected of its items")
+            raise EvaluationFailed(f"step '{step.id}': more than {most} bytes are collected of its items")
 
 
 def _rows(each: ForEach, items: list[object]) -> list[bytes]:

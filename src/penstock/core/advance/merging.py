@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
 
-from penstock.core.advance.effect import Effects, JobRef, MapEffects, Subscription, TaskRef, Timer
+from penstock.core.advance.effect import Effects, JobRef, MapEffects, MessageWait, TaskRef, Timer
 from penstock.core.rules.state import Token
 
 T = TypeVar("T")
@@ -88,7 +88,7 @@ def _net(steps: Iterable[tuple[list[T], list[T]]], key: Callable[[T], Hashable])
 
 
 def _subscriptions(out: Effects, outcomes: Sequence[Effects]) -> None:
-    come: dict[tuple[int, int], Subscription] = {}
+    come: dict[tuple[int, int], MessageWait] = {}
     for one in outcomes:
         out.unsubscribed += [key for key in one.unsubscribed if come.pop(key, None) is None]
         come |= {(each.token_id, each.seq): each for each in one.subscribed}

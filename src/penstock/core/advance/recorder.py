@@ -15,7 +15,16 @@ from types import MappingProxyType
 import msgspec
 
 from penstock.core.advance.completion import Answers, DoneExecution
-from penstock.core.advance.effect import Effects, HistoryRow, JobRef, MapState, Slots, Subscription, TaskRef, Timer
+from penstock.core.advance.effect import (
+    Effects,
+    HistoryRow,
+    JobRef,
+    MapState,
+    MessageWait,
+    ReleasedSlots,
+    TaskRef,
+    Timer,
+)
 from penstock.core.expression.work import Work
 from penstock.core.graph.definition import Definition, Step, StepType
 from penstock.core.rules.state import PRIORITY_DEFAULT, HistoryKind, Instance, Token, TokenState
@@ -81,7 +90,7 @@ class Recorder:
         self.parked_before = {token.id for token in parked}
         self.tasks_before = self.open_tasks(parked)
         self.awaiting_before = self.awaiting_messages(parked)
-        self.subscriptions: dict[tuple[int, int], Subscription] = {}  # of waits that were entered in this advance
+        self.subscriptions: dict[tuple[int, int], MessageWait] = {}  # of waits that were entered in this advance
         self.fresh: set[int] = set()
         self.changed: dict[int, Token] = {}
         self.removed: list[int] = []
@@ -127,7 +136,9 @@ class Recorder:
         if token.id not in self.fresh:
             self.removed.append(token.id)
         if token.run_queue is not None:
-            self.out.released.append(Slots(self.definition.steps[token.step].job_type or "", run_queue=token.run_queue))
+            self.out.released.append(
+                ReleasedSlots(self.definition.steps[token.step].job_type or "", run_queue=token.run_queue)
+            )
         heir = self.tokens.get(token.parent_id or token.instance_id)
         if heir is not None and token.unfolded:  # its deltas are still to be folded: somebody has to count them
             heir.unfolded += token.unfolded
@@ -219,7 +230,7 @@ class Recorder:
     ) -> None:
         if token.held is not None:  # whatever is recorded ends the attempt
             job_type = self.definition.steps[token.step].job_type or ""
-            self.out.released.append(Slots(job_type, token.held, token.flow_key or ""))
+            self.out.released.append(ReleasedSlots(job_type, token.held, token.flow_key or ""))
             token.held = None
         row = HistoryRow(
             position=self.position(),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from penstock.core.advance.ending import Ending
-from penstock.core.advance.evaluation import StepFailed
+from penstock.core.advance.evaluation import EvaluationFailed
 from penstock.core.advance.event import RetryRequested, StepSkipped, TokenMoved
 from penstock.core.graph.definition import Definition, Step, StepType
 from penstock.core.rules.state import HistoryKind, InstanceStatus, Token, change_status
@@ -50,7 +50,7 @@ class Mending(Ending):
             elif self.is_map(token):
                 try:
                     self.resume_map(token)
-                except StepFailed as error:
+                except EvaluationFailed as error:
                     failed.append((token, error.reason))
         if failed:
             self.fail(*failed[0])

@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock.core.advance.advance import Inputs, PositionsExhausted, advance
-from penstock.core.advance.completion import CompletionsNeeded, DoneExecution, Found, Question
+from penstock.core.advance.completion import CompletionAnswer, CompletionsNeeded, DoneExecution, Question
 from penstock.core.advance.effect import ChildStart, Effects, HistoryRow, MapState, Timer, Undoing
 from penstock.core.advance.event import ChildEnded, Event, MessageReceived, TimerFired
 from penstock.core.advance.for_each import ItemsNeeded, RawNeeded, ResultsNeeded
@@ -112,7 +112,7 @@ class Simulation:
     def _advance(self, tokens: Sequence[Token], event: Event, inputs: dict[str, Any]) -> Effects:
         block = self.POSITIONS
         work: Work = inputs.pop("work", None) or Work(self._max_work)
-        answers: dict[Question, Found] = {}
+        answers: dict[Question, CompletionAnswer] = {}
         mark = work.mark()
         items: dict[tuple[int, int], bytes] = {}
         raw: dict[int, bytes] = {}
@@ -140,7 +140,7 @@ class Simulation:
                     ),
                 )
             except CompletionsNeeded as needed:
-                answers[needed.question] = Found(self._completion(needed.question), self.undoing)
+                answers[needed.question] = CompletionAnswer(self._completion(needed.question), self.undoing)
             except PositionsExhausted:
                 block *= 8
             except ItemsNeeded as needed:

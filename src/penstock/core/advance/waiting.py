@@ -5,8 +5,8 @@ A part of `advance`, its only user.
 
 from __future__ import annotations
 
-from penstock.core.advance.effect import AuditRow, Subscription, Timer
-from penstock.core.advance.evaluation import StepFailed
+from penstock.core.advance.effect import AuditRow, MessageWait, Timer
+from penstock.core.advance.evaluation import EvaluationFailed
 from penstock.core.advance.event import JobParked, MessageReceived
 from penstock.core.advance.for_each import Items
 from penstock.core.advance.recorder import SIGNALS_PER_ADVANCE_MAX
@@ -43,10 +43,10 @@ class Waiting(Items):
         if isinstance(key, int) and not isinstance(key, bool):
             key = str(key)  # of a number as people write it
         if not isinstance(key, str) or not 0 < len(key) <= KEY_MAX_CHARS:
-            raise StepFailed(
+            raise EvaluationFailed(
                 f"step '{step.id}': correlationKey must be text of 1 to {KEY_MAX_CHARS} characters, or a whole number"
             )
-        self.subscriptions[token.id, token.seq] = Subscription(token.id, token.seq, message.name, key)
+        self.subscriptions[token.id, token.seq] = MessageWait(token.id, token.seq, message.name, key)
 
     def note_received(self, event: MessageReceived) -> None:
         self.out.received.append(event.message)

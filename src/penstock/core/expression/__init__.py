@@ -11,10 +11,10 @@ from __future__ import annotations
 from penstock.core.expression.expression import Expression, parse, parse_template, reads
 from penstock.core.expression.failure import ExpressionError, OutOfSteps
 from penstock.core.expression.forecast import Foreseen, any_of, fields_of
-from penstock.core.expression.limits import DEFAULT, Limits
+from penstock.core.expression.limits import DEFAULT, ExpressionLimits
 from penstock.core.expression.template import TEMPLATE, holds_expressions, is_joined, template_in
 
 __all__ = [
-    "DEFAULT", "TEMPLATE", "Expression", "ExpressionError", "Foreseen", "Limits", "OutOfSteps", "any_of", "fields_of",
+    "DEFAULT", "TEMPLATE", "Expression", "ExpressionError", "Foreseen", "ExpressionLimits", "OutOfSteps", "any_of", "fields_of",
     "holds_expressions", "is_joined", "parse", "parse_template", "reads", "template_in",
 ]  # fmt: skip

@@ -13,7 +13,7 @@ from typing import Final
 from penstock.core.expression import access
 from penstock.core.expression.failure import Fault
 from penstock.core.expression.frame import Advance, Frame, Run
-from penstock.core.expression.nodes import Access, Field, Method, Name
+from penstock.core.expression.nodes import Access, Field, MethodCall, Name
 from penstock.core.expression.operators import Operator
 from penstock.core.expression.values import Ordering, boolean, equal, is_map, is_number, kind, ordered
 
@@ -141,7 +141,7 @@ def entered_types(step: Access) -> frozenset[type] | None:
     match step:
         case Field():
             return _MAPS
-        case Method():
+        case MethodCall():
             return _MOMENTS
         case _:
             return _CONTAINERS

@@ -35,13 +35,12 @@ from penstock.core.expression.closures import (
 from penstock.core.expression.failure import Fault
 from penstock.core.expression.frame import ABSENT, Advance, Frame, Run
 from penstock.core.expression.functions import FUNCTIONS
-from penstock.core.expression.limits import Limits
+from penstock.core.expression.limits import ExpressionLimits
 from penstock.core.expression.nodes import (
     Access,
     Accumulator,
     ArrayLiteral,
     Binary,
-    Call,
     Comparison,
     Conditional,
     Element,
@@ -49,13 +48,14 @@ from penstock.core.expression.nodes import (
     Environment,
     Field,
     Fold,
+    FunctionCall,
     Index,
     Leaf,
     Let,
     Literal,
     Local,
     MapLiteral,
-    Method,
+    MethodCall,
     Name,
     Node,
     Path,
@@ -76,7 +76,7 @@ CALL_STEPS = 3
 class Compiler:
     """One compilation. It counts the nodes: those of a predicate are its cost in steps for each element."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ExpressionLimits) -> None:
         self._limits = limits
         self._nodes = 0
         self._steps_left = limits.steps
@@ -110,7 +110,7 @@ class Compiler:
                 return self._map(node)
             case Unary():
                 return self._unary(node)
-            case Call():
+            case FunctionCall():
                 return self._call(node)
             case PredicateCall():
                 return self._predicate_call(node)
@@ -175,7 +175,7 @@ class Compiler:
         operation = negative if node.operator == "-" else positive
         return located(position, lambda frame: operation(frame, operand(frame)))
 
-    def _call(self, node: Call) -> Run:
+    def _call(self, node: FunctionCall) -> Run:
         self._nodes += CALL_STEPS
         call = FUNCTIONS[node.function].call
         arguments = [self.compile(argument) for argument in node.arguments]
@@ -260,7 +260,7 @@ class Compiler:
                 return self._binary(step)
             case Comparison():
                 return self._comparison(step)
-            case Call():
+            case FunctionCall():
                 return self._piped(step)
             case PredicateCall():
                 return self._over(step)
@@ -326,7 +326,7 @@ class Compiler:
 
         return chain
 
-    def _piped(self, node: Call) -> Advance:
+    def _piped(self, node: FunctionCall) -> Advance:
         self._nodes += CALL_STEPS
         call = FUNCTIONS[node.function].call
         arguments = [self.compile(argument) for argument in node.arguments]
@@ -369,7 +369,7 @@ class Compiler:
                 return element_at(self.compile(step.index), step.position)
             case Slice():
                 return self._slice(step)
-            case Method():
+            case MethodCall():
                 return self._method(step)
             case _:
                 assert_never(step)
@@ -389,7 +389,7 @@ class Compiler:
 
         return cut
 
-    def _method(self, step: Method) -> Advance:
+    def _method(self, step: MethodCall) -> Advance:
         arguments = [self.compile(argument) for argument in step.arguments]
         name = step.name
         position = step.position

@@ -15,7 +15,7 @@ from typing import Final
 from penstock.core.expression.compiler import Compiler
 from penstock.core.expression.failure import ExpressionError, Fault, OutOfSteps
 from penstock.core.expression.frame import Frame, Run
-from penstock.core.expression.limits import DEFAULT, Limits
+from penstock.core.expression.limits import DEFAULT, ExpressionLimits
 from penstock.core.expression.parser import Parser, Read
 from penstock.core.expression.result import leave
 from penstock.core.expression.template import Template
@@ -50,9 +50,11 @@ class Expression:
 
     _base_steps: int = field(compare=False, repr=False)
     _run: Run = field(compare=False, repr=False)
-    _limits: Limits = field(compare=False, repr=False)
+    _limits: ExpressionLimits = field(compare=False, repr=False)
 
-    def evaluate(self, variables: Mapping[str, object], now: datetime, limits: Limits | None = None) -> object:
+    def evaluate(
+        self, variables: Mapping[str, object], now: datetime, limits: ExpressionLimits | None = None
+    ) -> object:
         """The result as a JSON value that shares nothing with ``variables``.
 
         ``variables`` are JSON values; ``now`` has an offset. ``limits`` are those of `parse` when not given.
@@ -64,7 +66,7 @@ class Expression:
         self,
         variables: Mapping[str, object],
         now: datetime,
-        limits: Limits | None = None,
+        limits: ExpressionLimits | None = None,
         steps_max: int | None = None,
     ) -> tuple[object, int]:
         """The result, and the steps it took: everything counts, also the walk through the nodes.
@@ -94,7 +96,7 @@ class Expression:
         return result, taken
 
 
-def parse(source: str, limits: Limits = DEFAULT) -> Expression:
+def parse(source: str, limits: ExpressionLimits = DEFAULT) -> Expression:
     """Parse and compile ``source``.
 
     Raises `ExpressionError` for wrong syntax, unknown functions, wrong numbers of arguments, bad regular expressions
@@ -123,14 +125,14 @@ def parse(source: str, limits: Limits = DEFAULT) -> Expression:
     )
 
 
-def reads(source: str, limits: Limits = DEFAULT) -> list[Read]:
+def reads(source: str, limits: ExpressionLimits = DEFAULT) -> list[Read]:
     """Where the text of an `Expression` uses variables that have to be defined."""
     parser = Parser(source, limits)
     parser.parse()
     return parser.reads
 
 
-def parse_template(value: object, limits: Limits = DEFAULT) -> Expression:
+def parse_template(value: object, limits: ExpressionLimits = DEFAULT) -> Expression:
     """What gives the JSON ``value`` with the expressions in `${ }` of its texts evaluated.
 
     Raises `ExpressionError`, whose ``source`` is the text that is wrong, and whose ``path`` says where in ``value``.

@@ -16,24 +16,24 @@ from typing import Final, cast
 from penstock.core.expression.compiler import Compiler
 from penstock.core.expression.failure import Fault
 from penstock.core.expression.frame import Frame
-from penstock.core.expression.limits import DEFAULT, Limits
+from penstock.core.expression.limits import DEFAULT, ExpressionLimits
 from penstock.core.expression.nodes import (
     Access,
     ArrayLiteral,
     Binary,
-    Call,
     Comparison,
     Conditional,
     ElementIndex,
     Environment,
     Field,
     Fold,
+    FunctionCall,
     Index,
     Let,
     Literal,
     Local,
     MapLiteral,
-    Method,
+    MethodCall,
     Name,
     Node,
     Path,
@@ -125,7 +125,7 @@ _FALSE: Final = Forecast(BOOL, (False,))
 class Foreseen:
     """What is foreseen of one expression that parses, and its form, by which it is compared with others."""
 
-    def __init__(self, source: str, limits: Limits = DEFAULT) -> None:
+    def __init__(self, source: str, limits: ExpressionLimits = DEFAULT) -> None:
         parser = Parser(source, limits)
         node = parser.parse()
         self.forecast = _Forecaster(parser.slots, limits).of(node)
@@ -134,7 +134,7 @@ class Foreseen:
 
 
 class _Forecaster:
-    def __init__(self, slots: int, limits: Limits) -> None:
+    def __init__(self, slots: int, limits: ExpressionLimits) -> None:
         self._slots = slots
         self._limits = limits
         self._locals: dict[int, Forecast] = {}
@@ -181,7 +181,7 @@ class _Forecaster:
                 return self._made(node.items, ARRAY)
             case MapLiteral():
                 return self._made([part for entry in node.entries for part in entry], MAP)
-            case Call():
+            case FunctionCall():
                 return self._call(node, [self.of(argument) for argument in node.arguments])
             case _:
                 return Forecast(ANY)
@@ -197,7 +197,7 @@ class _Forecaster:
     def _reads_nothing(self, node: Node | Step | Access) -> bool:
         if isinstance(node, Literal):
             return True
-        if isinstance(node, Call) and node.function == "now":
+        if isinstance(node, FunctionCall) and node.function == "now":
             return False
         if isinstance(node, Let | PredicateCall) or not fields(node)[1:]:  # `#`, `$env`, and what binds names
             return False
@@ -232,7 +232,7 @@ class _Forecaster:
         kinds = value.kinds & (_NUMERIC | DURATION)
         return Forecast(kinds) if kinds else _failing(f"{node.operator} needs a number, not {any_of(value.kinds)}")
 
-    def _call(self, node: Call, arguments: Many[Forecast]) -> Forecast:
+    def _call(self, node: FunctionCall, arguments: Many[Forecast]) -> Forecast:
         for argument in arguments:
             if not argument.kinds:
                 return argument
@@ -257,7 +257,7 @@ class _Forecaster:
         if not value.kinds and not (isinstance(step, Binary) and step.operator == "??"):
             return value
         match step:
-            case Call():
+            case FunctionCall():
                 return self._call(step, [value, *(self.of(argument) for argument in step.arguments)])
             case PredicateCall():
                 return self._predicate_call(step, value)
@@ -337,14 +337,14 @@ class _Forecaster:
                     return Forecast(NIL)
                 return _failing(f"{_shown_access(step)} can't be taken of {any_of(kinds)}")
             kinds = JSON if rooted else ANY
-            if isinstance(step, Method):
+            if isinstance(step, MethodCall):
                 kinds, rooted = _GIVEN_BY_METHOD.get(step.name, ANY), False
             elif isinstance(step, Slice):
                 kinds = ARRAY | STRING
         return Forecast(kinds | NIL if optional or node.absent else kinds)
 
 
-def fields_of(source: str, name: str, limits: Limits = DEFAULT) -> set[str]:
+def fields_of(source: str, name: str, limits: ExpressionLimits = DEFAULT) -> set[str]:
     """The fields of the variable that the text of an expression reads by their names."""
     found: set[str] = set()
     pending: list[object] = [Parser(source, limits).parse()]
@@ -495,9 +495,9 @@ def _entered(step: Access) -> Kinds:
             return ARRAY | STRING | MAP
         case Slice():
             return ARRAY | STRING
-        case Method():
+        case MethodCall():
             return DATE | DURATION | frozenset({"a time zone"})
 
 
 def _shown_access(step: Access) -> str:
-    return step.name if isinstance(step, Field | Method) else "an element"
+    return step.name if isinstance(step, Field | MethodCall) else "an element"

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Final, TypeAlias
 
 from penstock.core.expression.failure import Fault
-from penstock.core.expression.limits import Limits
+from penstock.core.expression.limits import ExpressionLimits
 
 ABSENT: Final = object()
 """Stands for an argument that is left out, where nil is none."""
@@ -33,7 +33,9 @@ class Frame:
 
     __slots__ = ("accumulator", "element", "index", "limits", "locals", "now", "steps_left", "variables")
 
-    def __init__(self, variables: Mapping[str, object], now: datetime, limits: Limits, slots: int, steps: int) -> None:
+    def __init__(
+        self, variables: Mapping[str, object], now: datetime, limits: ExpressionLimits, slots: int, steps: int
+    ) -> None:
         self.variables = variables
         self.now = now
         self.limits = limits

@@ -15,10 +15,10 @@ import re
 from typing import NamedTuple
 
 from penstock.core.expression.failure import Fault
-from penstock.core.expression.limits import Limits
+from penstock.core.expression.limits import ExpressionLimits
 
 
-class Kind(enum.Enum):
+class TokenKind(enum.Enum):
     """What a token is. ``OPERATOR`` holds symbols, brackets and the words in `OPERATOR_WORDS`."""
 
     NUMBER = enum.auto()
@@ -29,14 +29,14 @@ class Kind(enum.Enum):
     END = enum.auto()
 
 
-NUMBER, TEXT, BYTES, NAME, OPERATOR, END = Kind
+NUMBER, TEXT, BYTES, NAME, OPERATOR, END = TokenKind
 """For the lexer and the parser, which compare kinds all the time: an attribute of an enum takes as long as a call."""
 
 
-class Token(NamedTuple):
+class LexerToken(NamedTuple):
     """``value`` is the number or string of a literal, and None for the others."""
 
-    kind: Kind
+    kind: TokenKind
     text: str
     position: int
     value: object = None
@@ -73,12 +73,12 @@ _MAX_BYTE = 0xFF
 _OPENING = frozenset({"{", "${"})
 
 
-def tokenize(source: str, limits: Limits, start: int | None = None) -> list[Token]:
+def tokenize(source: str, limits: ExpressionLimits, start: int | None = None) -> list[LexerToken]:
     """The tokens of ``source``, the last of kind ``END``. With ``start``, those from there to the `}` that closes what
     was opened before it. Raises `Fault` with the position of what is wrong."""
     if len(source) > limits.source_chars:
         raise Fault(f"the expression has {len(source)} characters, more than {limits.source_chars}", 0)
-    tokens: list[Token] = []
+    tokens: list[LexerToken] = []
     position = start or 0
     end = len(source)
     opened = 0
@@ -96,25 +96,25 @@ def tokenize(source: str, limits: Limits, start: int | None = None) -> list[Toke
                 raise Fault(f"the expression has more than {limits.tokens} tokens", position)
             text = match.group()
             if group == "symbol":
-                token = Token(OPERATOR, text, position)
+                token = LexerToken(OPERATOR, text, position)
             elif group == "name":
-                token = Token(OPERATOR if text in OPERATOR_WORDS else NAME, text, position)
+                token = LexerToken(OPERATOR if text in OPERATOR_WORDS else NAME, text, position)
             else:
                 token = _literal(match, limits)
             if start is not None and token.kind is OPERATOR:
                 opened += token.text in _OPENING
                 opened -= token.text == "}"
                 if opened < 0:
-                    return [*tokens, Token(END, "", position)]
+                    return [*tokens, LexerToken(END, "", position)]
             tokens.append(token)
         position = match.end()
     if start is not None:
         raise Fault("what ${ opens is not closed by }", start - len("${"))
-    tokens.append(Token(END, "", end))
+    tokens.append(LexerToken(END, "", end))
     return tokens
 
 
-def _literal(match: re.Match[str], limits: Limits) -> Token:
+def _literal(match: re.Match[str], limits: ExpressionLimits) -> LexerToken:
     text = match.group()
     position = match.start()
     group = match.lastgroup
@@ -122,15 +122,15 @@ def _literal(match: re.Match[str], limits: Limits) -> Token:
         following = match.string[match.end() : match.end() + 1]
         if following.isalnum() or following in {"_", "$"}:
             raise Fault(f"bad number: {text}{following}", position)
-        return Token(NUMBER, text, position, _number(text, position, limits))
+        return LexerToken(NUMBER, text, position, _number(text, position, limits))
     if group == "raw":
-        return Token(TEXT, text, position, text[1:-1].replace("``", "`"))
+        return LexerToken(TEXT, text, position, text[1:-1].replace("``", "`"))
     if group == "bytes":
-        return Token(BYTES, text, position, _unescape_bytes(text[2:-1], position + 2))
-    return Token(TEXT, text, position, _unescape(text[1:-1], position + 1))
+        return LexerToken(BYTES, text, position, _unescape_bytes(text[2:-1], position + 2))
+    return LexerToken(TEXT, text, position, _unescape(text[1:-1], position + 1))
 
 
-def _number(text: str, position: int, limits: Limits) -> int | float:
+def _number(text: str, position: int, limits: ExpressionLimits) -> int | float:
     digits = text.replace("_", "")
     base = _BASES.get(digits[1:2], 10) if digits[0] == "0" else 10
     # A digit of base 16 holds four bits: what is longer than this can't fit, and int() of it would be slow.

@@ -22,7 +22,7 @@ MAX_INTEGER_BITS = 14_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class ExpressionLimits:
     """The bounds of one expression. Each default lets through what definitions do, and costs milliseconds at most.
 
     Raises ``ValueError`` when a bound is not positive or is over what the interpreter itself can carry.
@@ -72,4 +72,4 @@ class Limits:
                 raise ValueError(f"{name} must be at most {ceiling}")
 
 
-DEFAULT = Limits()
+DEFAULT = ExpressionLimits()

@@ -120,7 +120,7 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class FunctionCall:
     """A function. As a step of a `Fold` (a pipe) what is left of it is the first argument."""
 
     position: int
@@ -146,7 +146,7 @@ class Fold:
 
     position: int
     first: Node
-    steps: tuple[Binary | Comparison | Call | PredicateCall, ...]
+    steps: tuple[Binary | Comparison | FunctionCall | PredicateCall, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True)
-class Method:
+class MethodCall:
     """A method of a date or a duration, e.g. `now().Year()`."""
 
     position: int
@@ -198,12 +198,14 @@ class Path:
 
     position: int
     base: Node
-    accesses: tuple[Field | Index | Slice | Method, ...]
+    accesses: tuple[Field | Index | Slice | MethodCall, ...]
     absent: bool = False
 
 
-Access: TypeAlias = Field | Index | Slice | Method
-Step: TypeAlias = Binary | Comparison | Call | PredicateCall
+Access: TypeAlias = Field | Index | Slice | MethodCall
+Step: TypeAlias = Binary | Comparison | FunctionCall | PredicateCall
 Leaf: TypeAlias = Literal | Name | Environment | Local | Element | ElementIndex | Accumulator
-Compound: TypeAlias = Let | Sequence | ArrayLiteral | MapLiteral | Unary | Call | PredicateCall | Fold | Conditional
+Compound: TypeAlias = (
+    Let | Sequence | ArrayLiteral | MapLiteral | Unary | FunctionCall | PredicateCall | Fold | Conditional
+)
 Node: TypeAlias = Leaf | Compound | Path

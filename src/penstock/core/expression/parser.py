@@ -14,14 +14,23 @@ from typing import Final, NamedTuple
 
 from penstock.core.expression.failure import Fault
 from penstock.core.expression.functions import FUNCTIONS
-from penstock.core.expression.lexer import BYTES, END, NAME, NUMBER, OPERATOR, OPERATOR_WORDS, TEXT, Token, tokenize
-from penstock.core.expression.limits import Limits
+from penstock.core.expression.lexer import (
+    BYTES,
+    END,
+    NAME,
+    NUMBER,
+    OPERATOR,
+    OPERATOR_WORDS,
+    TEXT,
+    LexerToken,
+    tokenize,
+)
+from penstock.core.expression.limits import ExpressionLimits
 from penstock.core.expression.nodes import (
     Access,
     Accumulator,
     ArrayLiteral,
     Binary,
-    Call,
     Comparison,
     Conditional,
     Element,
@@ -29,12 +38,13 @@ from penstock.core.expression.nodes import (
     Environment,
     Field,
     Fold,
+    FunctionCall,
     Index,
     Let,
     Literal,
     Local,
     MapLiteral,
-    Method,
+    MethodCall,
     Name,
     Node,
     Path,
@@ -81,7 +91,7 @@ class Parser:
     """One parse. Afterwards ``names`` holds each free identifier with its first position, ``needed`` those that have to
     be defined."""
 
-    def __init__(self, source: str, limits: Limits, start: int | None = None) -> None:
+    def __init__(self, source: str, limits: ExpressionLimits, start: int | None = None) -> None:
         """``start``: only what is from there to the `}` that closes it."""
         self._source = source
         self._limits = limits
@@ -110,7 +120,7 @@ class Parser:
 
     # --- tokens -----------------------------------------------------------------------------------------------------
 
-    def _next(self) -> Token:
+    def _next(self) -> LexerToken:
         token = self._token
         if token.kind is not END:
             self._at += 1
@@ -127,7 +137,7 @@ class Parser:
             return True
         return False
 
-    def _expect(self, operator: str) -> Token:
+    def _expect(self, operator: str) -> LexerToken:
         if not self._is(operator):
             raise self._unexpected(operator)
         return self._next()
@@ -235,7 +245,7 @@ class Parser:
         )
         return [Read(name, at, *self._entered.get(at, (at + len(name), None))) for name, at in written]
 
-    def _step(self, token: Token, *, negated: bool) -> Step:
+    def _step(self, token: LexerToken, *, negated: bool) -> Step:
         """The right side of the operator that was just read."""
         if token.text == "|":
             return self._pipe()
@@ -245,7 +255,7 @@ class Parser:
         right = self._expression(precedence if token.text in RIGHT_ASSOCIATIVE else precedence + 1)
         return Binary(token.position, SPELLINGS.get(token.text, token.text), right, negated)
 
-    def _comparison(self, token: Token, precedence: int) -> Comparison:
+    def _comparison(self, token: LexerToken, precedence: int) -> Comparison:
         comparisons: list[tuple[int, str, Node]] = []
         operator = token
         while True:
@@ -254,7 +264,7 @@ class Parser:
                 return Comparison(token.position, tuple(comparisons))
             operator = self._next()
 
-    def _pipe(self) -> Call | PredicateCall:
+    def _pipe(self) -> FunctionCall | PredicateCall:
         if self._token.kind is not NAME or not self._peek_is("("):
             raise self._unexpected("a function call")
         return self._call(self._next(), piped=True)
@@ -341,7 +351,7 @@ class Parser:
             return Unary(token.position, SPELLINGS.get(token.text, token.text), operand)
         return self._accesses(self._bracketed(token))
 
-    def _bracketed(self, token: Token) -> Node:
+    def _bracketed(self, token: LexerToken) -> Node:
         """What starts with a symbol: brackets, literals of arrays and maps, `#`, `.field`, `contains(a, b)`."""
         match token.text if token.kind is OPERATOR else "":
             case "(" | "${":
@@ -371,7 +381,7 @@ class Parser:
             case _:
                 raise self._unexpected()
 
-    def _named(self, token: Token) -> Node:
+    def _named(self, token: LexerToken) -> Node:
         if self._is("("):
             return self._call(token, piped=False)
         name = token.text
@@ -386,7 +396,7 @@ class Parser:
         self._uses.append((name, position))
         return Name(position, name)
 
-    def _pointer(self, token: Token) -> Node:
+    def _pointer(self, token: LexerToken) -> Node:
         """`#`, `#index`; outside a predicate `#name` is `name` (the contract's rewriting)."""
         named = self._token.kind is NAME
         if not self._predicates:
@@ -402,7 +412,7 @@ class Parser:
             raise Fault(f"#{name} is not known in a predicate: the element is #, a variable has no #", token.position)
         return ElementIndex(token.position)
 
-    def _contains(self, token: Token) -> Node:
+    def _contains(self, token: LexerToken) -> Node:
         """`contains(a, b)`: the contract's rewriting of `b in a`."""
         self._expect("(")
         container = self._expression(0)
@@ -420,7 +430,7 @@ class Parser:
                 self._expect(",")
         return items
 
-    def _map(self, token: Token) -> MapLiteral:
+    def _map(self, token: LexerToken) -> MapLiteral:
         entries: list[tuple[Node, Node]] = []
         while not self._skip("}"):
             key = self._key()
@@ -445,7 +455,7 @@ class Parser:
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
-    def _call(self, token: Token, *, piped: bool) -> Call | PredicateCall:
+    def _call(self, token: LexerToken, *, piped: bool) -> FunctionCall | PredicateCall:
         self._expect("(")
         if token.text in PREDICATES:
             return self._predicate_call(token, piped=piped)
@@ -456,9 +466,9 @@ class Parser:
         count = len(arguments) + piped
         if count < function.minimum or (function.maximum is not None and count > function.maximum):
             raise Fault(f"{token.text} takes {function.arity}, not {count}", token.position)
-        return Call(token.position, token.text, tuple(arguments))
+        return FunctionCall(token.position, token.text, tuple(arguments))
 
-    def _predicate_call(self, token: Token, *, piped: bool) -> PredicateCall:
+    def _predicate_call(self, token: LexerToken, *, piped: bool) -> PredicateCall:
         collection: Node | None = None
         predicate: Node | None = None
         if not piped:
@@ -526,16 +536,16 @@ class Parser:
                 return self._variable(name, access.position), []
         return base, accesses
 
-    def _field(self, token: Token, *, optional: bool) -> Field | Method:
+    def _field(self, token: LexerToken, *, optional: bool) -> Field | MethodCall:
         name = self._token
         if name.kind is not NAME and name.text not in OPERATOR_WORDS:
             raise self._unexpected("a name")
         self._next()
         if self._skip("("):
-            return Method(token.position, name.text, tuple(self._list(")")), optional)
+            return MethodCall(token.position, name.text, tuple(self._list(")")), optional)
         return Field(token.position, name.text, optional)
 
-    def _index(self, token: Token, *, optional: bool) -> Index | Slice:
+    def _index(self, token: LexerToken, *, optional: bool) -> Index | Slice:
         if self._skip(":"):
             return self._slice(token, None, optional=optional)
         index = self._expression(0)
@@ -544,7 +554,7 @@ class Parser:
         self._expect("]")
         return Index(token.position, index, optional)
 
-    def _slice(self, token: Token, start: Node | None, *, optional: bool) -> Slice:
+    def _slice(self, token: LexerToken, start: Node | None, *, optional: bool) -> Slice:
         stop = None if self._is("]") else self._expression(0)
         self._expect("]")
         return Slice(token.position, start, stop, optional)

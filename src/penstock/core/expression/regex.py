@@ -20,7 +20,7 @@ except ModuleNotFoundError:
 
 from penstock.core.expression.failure import Fault
 from penstock.core.expression.frame import Frame
-from penstock.core.expression.limits import Limits
+from penstock.core.expression.limits import ExpressionLimits
 
 re2: Final[Any] = _re2
 PATTERN_MEMORY_BYTES: Final = 128 * 1024
@@ -68,7 +68,7 @@ def _options() -> object:
 _OPTIONS: Final = _options()
 
 
-def compile_pattern(pattern: str, limits: Limits, charge: Callable[[int], None]) -> Pattern:
+def compile_pattern(pattern: str, limits: ExpressionLimits, charge: Callable[[int], None]) -> Pattern:
     """The compiled ``pattern``; what it cost in steps is told to ``charge``. Raises `Fault`.
 
     The module's own cache of the last 128 patterns makes a repeated one cheap; it costs the same steps all the

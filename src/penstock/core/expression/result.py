@@ -17,7 +17,7 @@ from penstock.core.expression.chronology import date_text, duration_text
 from penstock.core.expression.decimals import decimal_text
 from penstock.core.expression.failure import Fault
 from penstock.core.expression.frame import CHARS_PER_STEP
-from penstock.core.expression.limits import Limits
+from penstock.core.expression.limits import ExpressionLimits
 from penstock.core.expression.notation import WHOLE_BELOW
 from penstock.core.expression.values import type_name
 
@@ -28,7 +28,7 @@ STEPS_PER_ITEM: Final = 4
 """What it costs to copy one value, in steps of the evaluation: 0.28 µs."""
 
 
-def leave(value: object, limits: Limits) -> tuple[object, int]:
+def leave(value: object, limits: ExpressionLimits) -> tuple[object, int]:
     """``value`` as a JSON value, and the steps that took. Raises `Fault` when JSON can't hold it or it is over the
     limits."""
     if value is True or value is False or value is None:
@@ -41,7 +41,7 @@ def leave(value: object, limits: Limits) -> tuple[object, int]:
 class _Exit:
     """Counts the bytes of the JSON text while it copies."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ExpressionLimits) -> None:
         self._limits = limits
         self._bytes_left = limits.result_bytes
         self.items = 0

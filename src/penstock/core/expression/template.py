@@ -18,7 +18,7 @@ from penstock.core.expression.compiler import Compiler
 from penstock.core.expression.failure import Fault
 from penstock.core.expression.frame import Frame, Run
 from penstock.core.expression.lexer import tokenize
-from penstock.core.expression.limits import DEFAULT, Limits
+from penstock.core.expression.limits import DEFAULT, ExpressionLimits
 from penstock.core.expression.parser import Parser
 from penstock.core.expression.values import kind
 
@@ -47,7 +47,7 @@ def holds_expressions(text: str) -> bool:
     return at >= 0 and "}" in text[at:]
 
 
-def is_joined(text: str, limits: Limits = DEFAULT) -> bool:
+def is_joined(text: str, limits: ExpressionLimits = DEFAULT) -> bool:
     """Whether a text from `${` to `}` has more than one `${ }` side by side: `${a}-${b}`, which is a subtraction."""
     try:
         return tokenize(text, limits, len(_OPENING))[-1].position < len(text.rstrip()) - 1
@@ -59,7 +59,7 @@ class Template:
     """One template that is compiled. Afterwards ``names`` and ``slots`` are those of all expressions in it; ``path`` is
     where the text is that was read last."""
 
-    def __init__(self, compiler: Compiler, limits: Limits) -> None:
+    def __init__(self, compiler: Compiler, limits: ExpressionLimits) -> None:
         self._compiler = compiler
         self._limits = limits
         self.names: set[str] = set()

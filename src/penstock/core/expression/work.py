@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final, TypeVar, cast
 
-from penstock.core.expression import Expression, ExpressionError, Limits, OutOfSteps
+from penstock.core.expression import Expression, ExpressionError, ExpressionLimits, OutOfSteps
 
 T = TypeVar("T")
 
@@ -75,7 +75,7 @@ class Work:
         expression: Expression,
         variables: Mapping[str, object],
         now: datetime,
-        limits: Limits | None = None,
+        limits: ExpressionLimits | None = None,
     ) -> object:
         """The expression's result. Raises ExpressionError, TooMuchWork or LongWork."""
         if self._replay or self._replay_only:

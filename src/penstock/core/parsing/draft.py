@@ -27,7 +27,7 @@ from penstock.core.graph.definition import (
 )
 from penstock.core.graph.retry import longest_s
 from penstock.core.parsing.draft_boundaries import BoundaryDraft, BoundaryReader, CatchDraft
-from penstock.core.parsing.draft_expressions import Compiler, is_expression
+from penstock.core.parsing.draft_expressions import DraftCompiler, is_expression
 from penstock.core.parsing.draft_for_each import ForEachReader
 from penstock.core.parsing.field_reader import FieldReader, Problems, kind_of
 from penstock.core.parsing.strict_json import join_path, quote
@@ -129,7 +129,7 @@ class StepReader:
     def __init__(self, limits: DefinitionLimits, problems: Problems) -> None:
         self._limits = limits
         self._problems = problems
-        self.compiler = Compiler(limits, problems)
+        self.compiler = DraftCompiler(limits, problems)
         self._boundaries = BoundaryReader(limits, problems, self.compiler)
         self._for_each = ForEachReader(limits, problems, self.compiler)
 

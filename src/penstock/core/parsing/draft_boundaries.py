@@ -11,7 +11,7 @@ import msgspec
 
 from penstock.core.expression import Expression
 from penstock.core.graph.definition import DefinitionLimits
-from penstock.core.parsing.draft_expressions import Compiler
+from penstock.core.parsing.draft_expressions import DraftCompiler
 from penstock.core.parsing.field_reader import FieldReader, Problems, kind_of
 from penstock.core.parsing.strict_json import join_path, quote
 from penstock.wire.error_code import code_problem
@@ -34,7 +34,7 @@ class CatchDraft(msgspec.Struct, frozen=True):
 class BoundaryReader:
     """Reads them against the same limits and into the same list of problems as the steps."""
 
-    def __init__(self, limits: DefinitionLimits, problems: Problems, compiler: Compiler) -> None:
+    def __init__(self, limits: DefinitionLimits, problems: Problems, compiler: DraftCompiler) -> None:
         self._limits = limits
         self._problems = problems
         self._compiler = compiler

@@ -12,7 +12,7 @@ from penstock.core.parsing.strict_json import join_path
 from penstock.core.time.duration import DurationError, parse_duration
 
 
-class Compiler:
+class DraftCompiler:
     """Against one set of limits, into one list of problems. ``nodes`` and ``pattern_steps`` are of all together."""
 
     def __init__(self, limits: DefinitionLimits, problems: Problems) -> None:

@@ -6,7 +6,7 @@ from typing import Final
 
 from penstock.core.expression import Expression
 from penstock.core.graph.definition import DefinitionLimits, ForEach
-from penstock.core.parsing.draft_expressions import Compiler, is_expression
+from penstock.core.parsing.draft_expressions import DraftCompiler, is_expression
 from penstock.core.parsing.field_reader import FieldReader, Problems
 from penstock.core.parsing.strict_json import quote
 
@@ -20,7 +20,7 @@ SCOPE_NAMES: Final = ("result", "items")
 class ForEachReader:
     """Reads them against the same limits and into the same list of problems as the steps."""
 
-    def __init__(self, limits: DefinitionLimits, problems: Problems, compiler: Compiler) -> None:
+    def __init__(self, limits: DefinitionLimits, problems: Problems, compiler: DraftCompiler) -> None:
         self._limits = limits
         self._problems = problems
         self._compiler = compiler

@@ -14,7 +14,7 @@ import msgspec
 
 from penstock.core.expression import Expression, ExpressionError
 from penstock.core.expression.work import TooMuchWork, Work
-from penstock.core.parsing.draft_expressions import Compiler, is_expression
+from penstock.core.parsing.draft_expressions import DraftCompiler, is_expression
 from penstock.core.parsing.field_reader import FieldReader, Problems
 from penstock.core.rules.start_rules import (
     FIELD,
@@ -31,7 +31,9 @@ _STAND_INS: Final = {"startAt": "2000-01-01T00:00:00Z", "delay": "PT1S"}
 """For what is known with the variables only, while the rest is checked."""
 
 
-def read_start(reader: FieldReader, compiler: Compiler, problems: Problems, max_chars: int) -> StartOfDefinition | None:
+def read_start(
+    reader: FieldReader, compiler: DraftCompiler, problems: Problems, max_chars: int
+) -> StartOfDefinition | None:
     """The field, or None."""
     given = reader.fields(FIELD)
     if not given:
@@ -71,7 +73,7 @@ def knowing(variables: Mapping[str, object], now: datetime, work: Work) -> Calla
 class _Reading:
     """What was read so far."""
 
-    def __init__(self, reader: FieldReader, compiler: Compiler, problems: Problems) -> None:
+    def __init__(self, reader: FieldReader, compiler: DraftCompiler, problems: Problems) -> None:
         self._reader, self._compiler, self._problems = reader, compiler, problems
         self.given = GivenStart()
         self.expressions: list[tuple[str, Expression]] = []

@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.core.expression import Expression
 from penstock.core.graph.definition import DefinitionLimits, Turn
-from penstock.core.parsing.draft_expressions import Compiler, is_expression
+from penstock.core.parsing.draft_expressions import DraftCompiler, is_expression
 from penstock.core.parsing.field_reader import FieldReader
 from penstock.core.rules.state import PRIORITY_DEFAULT
 
@@ -26,7 +26,7 @@ class TurnError(Exception):
     """An expression fails, or gives no key or priority."""
 
 
-def read_turn(reader: FieldReader, limits: DefinitionLimits, compiler: Compiler, *, used: bool) -> Turn | None:
+def read_turn(reader: FieldReader, limits: DefinitionLimits, compiler: DraftCompiler, *, used: bool) -> Turn | None:
     """The fields `flowKey` and `priority`."""
     key = reader.text("flowKey", max_chars=limits.expression_max_chars)
     priority = reader.whole_number_or_text("priority", max_chars=limits.expression_max_chars)

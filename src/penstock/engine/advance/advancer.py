@@ -24,7 +24,7 @@ import trio
 from penstock.core.advance.advance import Inputs, PositionsExhausted, advance
 from penstock.core.advance.completion import CompletionsNeeded
 from penstock.core.advance.effect import ChildStart, Effects
-from penstock.core.advance.event import Event, Started
+from penstock.core.advance.event import Event, InstanceStarted
 from penstock.core.advance.for_each import NO_ITEMS, ItemsNeeded, KeptItems, RawNeeded, ResultsNeeded
 from penstock.core.expression.work import LongWork, Record, Work
 from penstock.core.rules.state import Instance, Token
@@ -322,7 +322,7 @@ class Advancer:
         root = id if called_by is None else case.root
         before = case.instance
         instance = Instance(id, depth=one.depth, priority=before.priority, flow_key=before.flow_key)
-        begun = Case(one.loaded, instance, [], variables, Started(), case.now, {}, root)
+        begun = Case(one.loaded, instance, [], variables, InstanceStarted(), case.now, {}, root)
         return begun, one.values, created
 
     async def _advance(

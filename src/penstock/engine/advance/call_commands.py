@@ -14,7 +14,14 @@ import msgspec
 
 from penstock.core.advance.compensation import is_compensating
 from penstock.core.advance.effect import Effects, Timer
-from penstock.core.advance.event import CancelRequested, ChildEnded, Event, MessageReceived, RetryRequested, StepGivenUp
+from penstock.core.advance.event import (
+    CancellationRequested,
+    ChildEnded,
+    Event,
+    MessageReceived,
+    RetryRequested,
+    StepGivenUp,
+)
 from penstock.core.rules.state import (
     CANCEL_TIMER,
     CHILD_TIMER,
@@ -24,7 +31,7 @@ from penstock.core.rules.state import (
     InstanceStatus,
     Token,
 )
-from penstock.engine.advance.command import Command, IsCode, Settled, WritesOnly
+from penstock.engine.advance.command import AlreadyAnswered, Command, IsCode, WritesOnly
 from penstock.engine.advance.commands import TimerCommand, TimerKey, ignore_refusal
 from penstock.engine.advance.recorded import RecordedCommand
 from penstock.engine.definitions.definitions import LoadedDefinition
@@ -60,7 +67,7 @@ class _CallNotice(TimerCommand):
     async def prepare(self, connection: TrioConnection, locked: LockedInstance, loaded: LoadedDefinition) -> None:
         self.planned, self._acted = False, False
         if not self.held:
-            raise Settled(False)
+            raise AlreadyAnswered(False)
 
     def after(self, effects: Effects, loaded: LoadedDefinition) -> object:
         assert self.timer is not None
@@ -136,7 +143,7 @@ class CancelChildCommand(_CallNotice):
         undo = loaded.definition.undoes_failures
         if undo and is_compensating(loaded.definition, locked.tokens):
             raise WritesOnly  # as it is
-        return CancelRequested(CANCEL_REASON, undo)
+        return CancellationRequested(CANCEL_REASON, undo)
 
 
 class ReopenChildCommand(_CallNotice):

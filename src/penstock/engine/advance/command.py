@@ -15,7 +15,7 @@ from penstock.store.rows.full_path import LockedInstance
 from penstock.store.rows.jobs import ExecutionInfo, JobKey
 
 
-class Settled(Exception):
+class AlreadyAnswered(Exception):
     """Nothing is to be changed: the item has this answer."""
 
     def __init__(self, answer: object) -> None:

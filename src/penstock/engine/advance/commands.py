@@ -12,7 +12,7 @@ from penstock.access.identity import actor
 from penstock.core.advance.compensation import is_compensating
 from penstock.core.advance.effect import AuditRow, Effects
 from penstock.core.advance.event import (
-    CancelRequested,
+    CancellationRequested,
     Event,
     JobCompleted,
     JobDeadLettered,
@@ -26,7 +26,7 @@ from penstock.core.advance.event import (
 from penstock.core.graph.definition import Step, StepType
 from penstock.core.rules.fencing import FenceDecision, FenceRequest, decide_fence
 from penstock.core.rules.state import RETRY_TIMER, START_TIMER, InstanceStatus, Token, TokenState
-from penstock.engine.advance.command import Command, IsCode, Settled, WritesOnly
+from penstock.engine.advance.command import AlreadyAnswered, Command, IsCode, WritesOnly
 from penstock.engine.definitions.definitions import LoadedDefinition
 from penstock.engine.requests.ids import show_instance
 from penstock.errors import BadRequest, Conflict, NotFound, PenstockError
@@ -60,7 +60,7 @@ class ReportCommand(Command):
         assert known is not None
         decision = decide_fence(self.call, known.execution)
         if decision is not FenceDecision.APPLY:
-            raise Settled(decision)
+            raise AlreadyAnswered(decision)
         return self.reported
 
     def after(self, effects: Effects, loaded: LoadedDefinition) -> object:
@@ -85,9 +85,9 @@ class DeadLetterCommand(Command):
     ) -> Event:
         token = next((token for token in locked.tokens if token.id == self.key.token), None)
         if loaded.code or token is None or token.seq != self.key.seq or token.attempt != self.attempt:
-            raise Settled(None)  # a run of code never fails for its executors (`store.rows.journal.expire`)
+            raise AlreadyAnswered(None)  # a run of code never fails for its executors (`store.rows.journal.expire`)
         if token.state is not TokenState.LOCKED or token.lease_until is None or token.lease_until > locked.now:
-            raise Settled(None)  # also when a late heartbeat extended the lease meanwhile
+            raise AlreadyAnswered(None)  # also when a late heartbeat extended the lease meanwhile
         return JobDeadLettered(token.id, self.expiries)
 
     def answer(self, answer: object) -> None:
@@ -136,7 +136,7 @@ class CancelCommand(Command):
             raise IsCode
         if self.compensate and is_compensating(loaded.definition, locked.tokens):
             raise Conflict("the instance is being compensated already")
-        return CancelRequested(self.reason, self.compensate)
+        return CancellationRequested(self.reason, self.compensate)
 
     def after(self, effects: Effects, loaded: LoadedDefinition) -> object:
         effects.audit.append(AuditRow("CANCELLED", actor=self.actor, detail=self.note))
@@ -345,7 +345,7 @@ class TimerCommand(Command):
         assert self.timer is not None
         token_id, seq, index = self.timer
         if not armed:
-            raise Settled(False)
+            raise AlreadyAnswered(False)
         token = next((token for token in locked.tokens if token.id == token_id and token.seq == seq), None)
         self._void = (
             token is None
@@ -394,7 +394,7 @@ class FoldCommand(Command):
         self, locked: LockedInstance, loaded: LoadedDefinition, known: ExecutionInfo | None, armed: bool
     ) -> Event:
         if locked.instance.status is not InstanceStatus.ACTIVE:
-            raise Settled(None)
+            raise AlreadyAnswered(None)
         raise WritesOnly
 
 

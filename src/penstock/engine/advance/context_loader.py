@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 
-from penstock.core.advance.completion import CompletionsNeeded, Found, Question
+from penstock.core.advance.completion import CompletionAnswer, CompletionsNeeded, Question
 from penstock.core.advance.effect import ChildStart
 from penstock.core.advance.for_each import ItemsNeeded, KeptItems, RawNeeded, ResultsNeeded
 from penstock.engine.definitions.definitions import CODE_CALLS_VERSION, Definitions, LoadedDefinition
@@ -99,7 +99,7 @@ class Answers:
         self._collected = kept.collected
         self.items = dict(kept.items)
         self.results: dict[int, dict[int, bytes]] = {}
-        self.completions: dict[Question, Found] = {}
+        self.completions: dict[Question, CompletionAnswer] = {}
         self.raw: dict[int, bytes] = {}
 
     async def read(self, needed: ItemsNeeded | ResultsNeeded | RawNeeded | CompletionsNeeded) -> None:

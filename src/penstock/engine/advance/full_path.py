@@ -17,7 +17,7 @@ from penstock.core.expression.work import LongWork
 from penstock.core.graph.definition import StepType
 from penstock.engine.advance.advancer import Case
 from penstock.engine.advance.call_commands import hear
-from penstock.engine.advance.command import Command, Settled, WritesOnly
+from penstock.engine.advance.command import AlreadyAnswered, Command, WritesOnly
 from penstock.engine.advance.long_path import LongPath
 from penstock.engine.advance.recorded import Recorded, RecordedCommand, with_recorded
 from penstock.engine.advance.together import Together
@@ -99,7 +99,7 @@ class FullPath(GroupCommitQueue[Command]):
         await hear(connection, items, locked.instances, loaded)
         transaction = self._transactions.begin(locked.now, locked.xid, locked.positions)
         decided: list[Command] = []
-        undecided: list[tuple[Command, Settled | PenstockError | LongWork]] = []
+        undecided: list[tuple[Command, AlreadyAnswered | PenstockError | LongWork]] = []
         failed = False
         together = Together(locked.instances, variables)
         with self.transaction(transaction):
@@ -113,12 +113,12 @@ class FullPath(GroupCommitQueue[Command]):
                     together.go_on(item, effects)
                 except CompletionsNeeded:
                     together.put_off(item)
-                except (Settled, PenstockError, LongWork) as reason:
+                except (AlreadyAnswered, PenstockError, LongWork) as reason:
                     if item.beside and isinstance(reason, LongWork):
                         together.put_off(item)
                         continue
                     undecided.append((item, reason))
-                    failed = failed or (item.prepares and not isinstance(reason, Settled))
+                    failed = failed or (item.prepares and not isinstance(reason, AlreadyAnswered))
             if failed or not decided:
                 await connection.rollback()
                 if not all(isinstance(reason, LongWork) for _, reason in undecided):
@@ -133,10 +133,10 @@ class FullPath(GroupCommitQueue[Command]):
         self._answer(undecided)
         await transaction.carry_out(connection, locked.now)
 
-    def _answer(self, undecided: list[tuple[Command, Settled | PenstockError | LongWork]]) -> None:
+    def _answer(self, undecided: list[tuple[Command, AlreadyAnswered | PenstockError | LongWork]]) -> None:
         """Not before the locks are gone: a claim that follows the answer passes locked jobs by."""
         for item, reason in undecided:
-            if isinstance(reason, Settled):
+            if isinstance(reason, AlreadyAnswered):
                 item.answer(reason.answer)
             elif isinstance(reason, LongWork):
                 self.long.take_over(item)

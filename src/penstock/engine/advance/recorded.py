@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from penstock.core.advance.event import Event, JobCompleted
 from penstock.core.rules.state import RECORDED_TIMER, Token
-from penstock.engine.advance.command import Command, Settled, WritesOnly
+from penstock.engine.advance.command import AlreadyAnswered, Command, WritesOnly
 from penstock.engine.advance.commands import TimerCommand, TimerKey, ignore_refusal
 from penstock.engine.definitions.definitions import LoadedDefinition
 from penstock.errors import PenstockError
@@ -52,7 +52,7 @@ class RecordedCommand(TimerCommand):
         token = self._recorded(locked)
         if token is None:
             if not armed:
-                raise Settled(False)
+                raise AlreadyAnswered(False)
             self._void, self.planned = True, False
             raise WritesOnly
         assert token.claimed_by is not None

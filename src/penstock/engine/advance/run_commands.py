@@ -48,25 +48,25 @@ class RetryRunCommand(RetryCommand):
         self._execution = await store.last_execution(connection, self.instance)
         self._cut_at = await self._find_cut(connection)
 
-    async def _find_cut(self, connection: TrioConnection) -> store.Failed:
+    async def _find_cut(self, connection: TrioConnection) -> store.FailedStep:
         """The operation that is done again, and its position."""
         path = self._path
         if path == FROM_START:
-            return store.Failed("", 0, None, None)
+            return store.FailedStep("", 0, None, None)
         if path == FROM_END:
-            return store.Failed("", store.BEYOND_ALL, None, None)
+            return store.FailedStep("", store.BEYOND_ALL, None, None)
         if path is not None:
             outcomes = (*DONE_KINDS, *FAILED_KINDS)
             pos = await store.find_path(connection, self.instance, path, outcomes) if path else None
             if pos is None:
                 raise BadRequest(f"fromStepId: nothing with the path '{path[:256]}' is in the run's journal")
-            return store.Failed(path, pos, None, None)
+            return store.FailedStep(path, pos, None, None)
         failed = await store.find_failed(connection, self.instance, FAILED_KINDS, DONE_KINDS)
         child = await store.last_child(connection, self.instance, RecordKind.CHILD, DONE_KINDS)
         if child is not None and (failed is None or child[0].pos > failed.pos) and not _completed(child[1]):
             failed = child[0]
         if failed is None:
-            return store.Failed("", store.BEYOND_ALL, None, None)
+            return store.FailedStep("", store.BEYOND_ALL, None, None)
         if failed.done_path is not None:
             raise Conflict(
                 f"'{failed.done_name}' at {failed.done_path} was done after the step that failed, at {failed.path}: say"

@@ -13,7 +13,7 @@ R = TypeVar("R")
 _Task: Final = trio.lowlevel.Task
 
 
-class Waiting(Protocol):
+class ItemWaiter(Protocol):
     """Whoever waits for an item without a task."""
 
     def resume_soon(self) -> None:
@@ -38,7 +38,7 @@ class Item(Generic[R]):
     )
 
     def __init__(self) -> None:
-        self._waiting: trio.lowlevel.Task | Waiting | None = None
+        self._waiting: trio.lowlevel.Task | ItemWaiter | None = None
         self.settled = False  # `answer` or `refuse` was called
         self._answer: R | None = None
         self._error: BaseException | None = None
@@ -71,7 +71,7 @@ class Item(Generic[R]):
         else:
             waiting.resume_soon()
 
-    def resumes(self, waiting: Waiting | None) -> None:
+    def resumes(self, waiting: ItemWaiter | None) -> None:
         """Have whoever waits without a task resumed once: by the answer, or when it is moved or stands aside."""
         self._waiting = waiting
 

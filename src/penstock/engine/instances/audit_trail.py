@@ -10,7 +10,7 @@ from penstock.engine.requests.paging import NAME_MAX_CHARS, read_numbers, slice_
 from penstock.engine.requests.payload import check_text
 from penstock.store.db.database import Database
 from penstock.store.rows import audit as store
-from penstock.store.rows.audit import AnyEntry, Wanted
+from penstock.store.rows.audit import AnyEntry, AuditFilter
 from penstock.wire.audit import AuditTrailRecord
 from penstock.wire.page import Page
 
@@ -44,7 +44,7 @@ class AuditTrail:
                 check_text(text, name, NAME_MAX_CHARS)
         before = read_numbers(cursor, digits=19)[0] if cursor else POSITIONS_END
         async with self._database.connection() as connection:
-            wanted = Wanted(since, until, kind, actor, contains)
+            wanted = AuditFilter(since, until, kind, actor, contains)
             found, lowest = await store.find(connection, wanted, before=before, limit=slice_limit(limit))
         return Page(items=[_shown(one) for one in found], next=None if lowest is None else str(lowest))
 

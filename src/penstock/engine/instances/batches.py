@@ -40,7 +40,7 @@ from penstock.store.db.database import LOCKED, Database
 from penstock.store.rows import audit as audit_store
 from penstock.store.rows import batches as store
 from penstock.store.rows import engines as engine_store
-from penstock.store.rows.batches import AT_THE_END, BatchRequest, BatchWork, NewBatch, Place
+from penstock.store.rows.batches import AT_THE_END, BatchPlace, BatchRequest, BatchWork, NewBatch
 from penstock.telemetry.metrics import Metrics
 from penstock.wire.batch import Batch, BatchResult
 from penstock.wire.model import Instance, StartRequest
@@ -307,7 +307,7 @@ class Batches:
         for place, request, variables in requests:
             try:
                 known = msgspec.structs.replace(msgspec.json.decode(request, type=StartRequest), variables=variables)
-                items.append((place, self._instances.submit_of_batch(known, Place(batch, place))))
+                items.append((place, self._instances.submit_of_batch(known, BatchPlace(batch, place))))
             except PenstockError as error:
                 refuse(place, error)
         for place, item in items:

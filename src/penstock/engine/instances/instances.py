@@ -56,7 +56,7 @@ from penstock.store.db.database import AWAY, Database
 from penstock.store.rows import audit as audit_store
 from penstock.store.rows import instances as store
 from penstock.store.rows import keys as key_store
-from penstock.store.rows.batches import Place
+from penstock.store.rows.batches import BatchPlace
 from penstock.store.rows.calls import CodeCall
 from penstock.store.rows.instances import BEYOND_ALL
 from penstock.wire.model import AuditRecord, Instance, StartRequest, StartResult, StepExecution
@@ -132,7 +132,7 @@ class Instances:
         item = self._submit(request, call)
         return await item.wait_answer(), item.found
 
-    def submit_of_batch(self, request: StartRequest, place: Place) -> StartItem:
+    def submit_of_batch(self, request: StartRequest, place: BatchPlace) -> StartItem:
         """Queue the start of an item of a batch. Raises as `start` does; waiting for its answer raises `NotDue` when it
         was started before."""
         return self._submit(request, place=place)
@@ -146,7 +146,7 @@ class Instances:
         self,
         request: StartRequest,
         call: CodeCall | None = None,
-        place: Place | None = None,
+        place: BatchPlace | None = None,
         reservation: MemoryReservation | None = None,
         by: str | None = None,
         now: float | None = None,

@@ -25,7 +25,7 @@ from penstock.store.db.database import Database, RefusedWithin, wait_replicated
 from penstock.store.db.statements import Statement
 from penstock.store.rows import messages as store
 from penstock.store.rows.in_doubt import InDoubtCommit
-from penstock.store.rows.messages import NewMessage, Opened, Used
+from penstock.store.rows.messages import LockedWaits, NewMessage, Used
 from penstock.telemetry.metrics import Metrics
 
 Receiver = tuple[int, int, int]
@@ -60,7 +60,7 @@ class PublishItem(Item[Publication]):
         return self.message.name, self.message.key
 
 
-class Kept:
+class StoredMessages:
     """How many messages there are, and their bytes: as of the last look, with what this engine has added since."""
 
     def __init__(self, settings: Settings) -> None:
@@ -87,7 +87,7 @@ class Publications(GroupCommitQueue[PublishItem]):
         self, database: Database, settings: Settings, metrics: Metrics, full_path: FullPath, timers: Timers
     ) -> None:
         super().__init__("publish", database, settings, metrics, self._batch, key=_key)
-        self.kept = Kept(settings)
+        self.kept = StoredMessages(settings)
         self._full_path = full_path
         self._timers = timers
 
@@ -160,7 +160,7 @@ def _key(item: PublishItem) -> object:
 
 
 def _decide(
-    items: Sequence[PublishItem], opened: Opened, kept: Kept
+    items: Sequence[PublishItem], opened: LockedWaits, kept: StoredMessages
 ) -> tuple[list[PublishItem], dict[Wait, int], list[tuple[PublishItem, PenstockError]]]:
     """Those that are new, the waits that get a message, and those that are refused."""
     new: list[PublishItem] = []

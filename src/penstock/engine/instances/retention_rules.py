@@ -16,7 +16,7 @@ _RULE: Final = re.compile(
 )
 
 
-class Kept(NamedTuple):
+class KeptDays(NamedTuple):
     """Days that ended instances of one version of a definition are kept, by how they ended (`ENDS`)."""
 
     definition: int
@@ -59,15 +59,16 @@ class RetentionRules:
                 return self._rules[place]
         return self.otherwise
 
-    def of(self, definitions: Mapping[int, str]) -> list[Kept]:
+    def of(self, definitions: Mapping[int, str]) -> list[KeptDays]:
         """Those of the versions (by key, with their definitions' ids) that are kept for another time than others."""
-        found = [Kept(key, self.days(id)) for key, id in definitions.items()] if self else []
+        found = [KeptDays(key, self.days(id)) for key, id in definitions.items()] if self else []
         return [kept for kept in found if any(days != self.otherwise for days in kept.days)]
 
 
-def shorter(kept: Sequence[Kept], otherwise: float) -> list[Kept]:
+def shorter(kept: Sequence[KeptDays], otherwise: float) -> list[KeptDays]:
     """Those of which some go before the partition of their time does; the others of them never, by this."""
     early = [
-        Kept(each.definition, tuple(days if days < otherwise else NEVER_DAYS for days in each.days)) for each in kept
+        KeptDays(each.definition, tuple(days if days < otherwise else NEVER_DAYS for days in each.days))
+        for each in kept
     ]
     return [each for each in early if min(each.days) < NEVER_DAYS]

@@ -10,7 +10,7 @@ import msgspec
 from penstock.core.advance.event import Event, JobSignalled
 from penstock.core.graph.definition import Step, StepType
 from penstock.core.rules.state import InstanceStatus, Token, TokenState
-from penstock.engine.advance.command import IsCode, Settled, WritesOnly
+from penstock.engine.advance.command import AlreadyAnswered, IsCode, WritesOnly
 from penstock.engine.advance.commands import TaskCommand
 from penstock.engine.advance.full_path import FullPath
 from penstock.engine.definitions.definitions import Definitions, LoadedDefinition
@@ -76,14 +76,14 @@ class SignalCommand(TaskCommand):
             if came is not None:
                 if came != self.signal_digest:
                     raise IdempotencyConflict("signalId: another signal came to the instance with this id")
-                raise Settled(None)
+                raise AlreadyAnswered(None)
         if self.key is None:
             return
         used = await idempotency.find(connection, self.scope, self.key)
         if used is not None:
             if bytes(used[0]) != self.digest:
                 raise IdempotencyConflict("the Idempotency-Key was used with another request")
-            raise Settled(None)
+            raise AlreadyAnswered(None)
 
     def event(
         self, locked: LockedInstance, loaded: LoadedDefinition, known: ExecutionInfo | None, armed: bool

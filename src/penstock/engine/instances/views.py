@@ -113,7 +113,7 @@ def _cause(row: store.InstanceRow) -> str | None:
     return cause_of(failure_text(row.failure, row.failure_code)) if failed else None
 
 
-def _place(place: store.Place, row: store.InstanceRow, loaded: LoadedDefinition) -> Whereabouts:
+def _place(place: store.StepPlace, row: store.InstanceRow, loaded: LoadedDefinition) -> Whereabouts:
     if place.failed_step is not None:
         return Whereabouts(step_id=place.failed_step, state="FAILED", since=row.ended_at)
     assert place.step is not None

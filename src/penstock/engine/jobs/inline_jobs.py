@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from penstock.access.identity import Identity
 from penstock.core.rules.fencing import CallKind, FenceDecision, FenceRequest, known_attempt
 from penstock.engine.definitions.definitions import refuse_executors
-from penstock.engine.group_commit.item import Waiting
+from penstock.engine.group_commit.item import ItemWaiter
 from penstock.engine.jobs.jobs import MAX_JOBS_DEFAULT, Jobs
 from penstock.engine.queues.claims import ClaimItem
 from penstock.engine.queues.fast_path import FastCompletion, FastPath
@@ -108,7 +108,9 @@ class InlineJobs:
         self._polls.losses.remember_poller(poll.worker, caller)
         return True
 
-    def claim(self, poll: KnownPoll, reservation: MemoryReservation, caller: Waiting, now: float) -> ClaimItem | None:
+    def claim(
+        self, poll: KnownPoll, reservation: MemoryReservation, caller: ItemWaiter, now: float
+    ) -> ClaimItem | None:
         """Look into the queue for the caller; None where there is no use, or no room for answers. Raises
         TooManyRequests."""
         polls, types = self._polls, poll.types
@@ -120,7 +122,7 @@ class InlineJobs:
         item.resumes(caller)
         return item
 
-    def claimed(self, poll: KnownPoll, item: ClaimItem, caller: Waiting, now: float) -> list[Job] | ClaimItem | None:
+    def claimed(self, poll: KnownPoll, item: ClaimItem, caller: ItemWaiter, now: float) -> list[Job] | ClaimItem | None:
         """The jobs that a settled look has found, no more are added; another look, where jobs were queued meanwhile;
         None: nothing, and the poll would wait. Raises what the look was refused with, TooManyRequests."""
         polls, waiter = self._polls, item.waiter
@@ -190,7 +192,7 @@ class InlineJobs:
         worker: str,
         attempt: int | None,
         output: bytes | None,
-        caller: Waiting,
+        caller: ItemWaiter,
         now: float,
         job_types: frozenset[str] | None = None,
     ) -> FastCompletion | None:

@@ -47,7 +47,7 @@ class Depth(NamedTuple):
     oldest_s: float
 
 
-class Seen:
+class WorkerSighting:
     """A worker that is not in the middle of a poll. ``gap_s``: how long it stays away between two polls: its work, or
     its pause."""
 
@@ -119,7 +119,7 @@ class Activity:
         self._metrics = metrics
         self._waiters = waiters
         self._clock = clock
-        self._seen: dict[str, Seen] = {}
+        self._seen: dict[str, WorkerSighting] = {}
         self._written_at = clock()
         self._before = self._totals()
         self._began = datetime.now(UTC)
@@ -143,7 +143,7 @@ class Activity:
             before.gap_s = max(now - before.at, before.gap_s / 2)
             before.at, before.types = now, types
         elif len(self._seen) < WORKERS_MAX:
-            self._seen[worker] = Seen(now, types, 0.0)
+            self._seen[worker] = WorkerSighting(now, types, 0.0)
 
     def observe_answered(self, worker: str) -> None:
         """Its poll has ended."""
@@ -214,9 +214,9 @@ class Activity:
             types, before = waiting.get(worker, set()), self._seen.get(worker)
             if before is not None:
                 known = before.types if types.issubset(before.types) else sorted(types.union(before.types))
-                self._seen[worker] = Seen(now, known, max(before.gap_s, REPORTED_GAP_S))
+                self._seen[worker] = WorkerSighting(now, known, max(before.gap_s, REPORTED_GAP_S))
             elif types and len(self._seen) < WORKERS_MAX:
-                self._seen[worker] = Seen(now, sorted(types), REPORTED_GAP_S)
+                self._seen[worker] = WorkerSighting(now, sorted(types), REPORTED_GAP_S)
 
     def take_queues(self, locked: Mapping[str, int]) -> dict[str, QueueNote]:
         """By job type, what was done since this was asked for before, and when it was asked for last. ``locked``: the

@@ -59,13 +59,13 @@ class ClaimPlan:
     __slots__ = ("holders", "reserved", "free_bytes", "slots")
 
     def __init__(self, free_bytes: int) -> None:
-        self.slots: list[store.Slot] = []
+        self.slots: list[store.ClaimSlot] = []
         self.holders: dict[tuple[int, int], Waiter] = {}
         self.reserved: dict[str, int] = {}
         self.free_bytes = free_bytes
 
 
-class Turn(NamedTuple):
+class KeyedClaim(NamedTuple):
     """What a claim of one job type saw, and how many it found of those it was for."""
 
     scan: flow_store.ClaimScan
@@ -73,7 +73,7 @@ class Turn(NamedTuple):
     wanted: int
 
 
-ClaimCall = Callable[[Sequence[store.Slot]], Awaitable[tuple[flow_store.ClaimScan, list[store.Claimed]]]]
+ClaimCall = Callable[[Sequence[store.ClaimSlot]], Awaitable[tuple[flow_store.ClaimScan, list[store.ClaimedJob]]]]
 
 
 class Claims(GroupCommitQueue[ClaimItem]):
@@ -182,7 +182,7 @@ class Claims(GroupCommitQueue[ClaimItem]):
                 self._waiters.give_up(waiter)
         return probed or all(waiter.jobs for waiter in waiters)
 
-    def _on_claimed(self, plan: ClaimPlan, claimed: Sequence[store.Claimed]) -> None:
+    def _on_claimed(self, plan: ClaimPlan, claimed: Sequence[store.ClaimedJob]) -> None:
         found: dict[int, int] = {}
         for row in claimed:
             found[row.job_type] = found.get(row.job_type, 0) + 1
@@ -252,7 +252,7 @@ class Claims(GroupCommitQueue[ClaimItem]):
 
     async def _claim_by(
         self, connection: TrioConnection, waiters: Sequence[Waiter], name: str, claim: ClaimCall
-    ) -> Turn | None:
+    ) -> KeyedClaim | None:
         """Claim jobs of one type by ``claim``, and deliver them; None: there was nobody to claim for."""
         plan = ClaimPlan(self._memory.free_bytes)
         try:
@@ -269,7 +269,7 @@ class Claims(GroupCommitQueue[ClaimItem]):
                 self._return_claimed(flow_store.doubtful(doubt), plan)
                 raise
             await self._deliver_claimed(connection, plan, claimed, self._remembered(claimed))
-            return Turn(scan, len(claimed), wanted)
+            return KeyedClaim(scan, len(claimed), wanted)
         finally:
             for waiter in plan.holders.values():
                 self._waiters.give_up(waiter)
@@ -279,7 +279,7 @@ class Claims(GroupCommitQueue[ClaimItem]):
         nothing is known: its jobs come back with the end of their leases."""
         self._return_claimed(store.doubtful(doubt), plan)
 
-    def _return_claimed(self, rows: Sequence[store.Claimed], plan: ClaimPlan) -> None:
+    def _return_claimed(self, rows: Sequence[store.ClaimedJob], plan: ClaimPlan) -> None:
         for row in rows:
             worker = plan.holders[row.job_type, row.ordinal].worker
             lease = store.Lease(row.token, row.seq, row.attempt, worker, row.claimed_at)
@@ -322,7 +322,7 @@ class Claims(GroupCommitQueue[ClaimItem]):
         self,
         connection: TrioConnection,
         plan: ClaimPlan,
-        claimed: Sequence[store.Claimed],
+        claimed: Sequence[store.ClaimedJob],
         remembered: Mapping[int, bytes],
     ) -> None:
         deliveries: list[Delivery] = []
@@ -360,7 +360,7 @@ class Claims(GroupCommitQueue[ClaimItem]):
             del plan.holders[row.job_type, row.ordinal]
         await self._deliveries.deliver_all(connection, deliveries, known)
 
-    def _remembered(self, claimed: Sequence[store.Claimed]) -> dict[int, bytes]:
+    def _remembered(self, claimed: Sequence[store.ClaimedJob]) -> dict[int, bytes]:
         """By token the variables that are known. Of a job that came back they may be of another version by now."""
         found = {row.token: self._cache.find(row.token, row.seq) for row in claimed if row.place == row.seq}
         return {token: variables for token, variables in found.items() if variables is not None}

@@ -15,7 +15,7 @@ from penstock.engine.queues.losses import Loss
 P = ParamSpec("P")
 
 
-class Event(Generic[P]):
+class Broadcast(Generic[P]):
     """Something that happens: call it to tell all who listen."""
 
     def __init__(self) -> None:
@@ -34,25 +34,25 @@ class Events:
     """Of one engine."""
 
     def __init__(self) -> None:
-        self.queued: Event[[str]] = Event()
+        self.queued: Broadcast[[str]] = Broadcast()
         """A job of that type came to the queue, or to the outbox."""
-        self.key_opened: Event[[str, str]] = Event()
+        self.key_opened: Broadcast[[str, str]] = Broadcast()
         """Jobs of that type and flow key may begin, and looks may not come to them soon."""
-        self.armed: Event[[float]] = Event()
+        self.armed: Broadcast[[float]] = Broadcast()
         """A timer was armed that is due before all others, in so many seconds."""
-        self.lost: Event[[Loss]] = Event()
+        self.lost: Broadcast[[Loss]] = Broadcast()
         """A job was taken from its worker."""
-        self.mailed: Event[[MailboxNews]] = Event()
+        self.mailed: Broadcast[[MailboxNews]] = Broadcast()
         """A run that somebody holds has mail."""
-        self.uploaded: Event[[Collection[str]]] = Event()
+        self.uploaded: Broadcast[[Collection[str]]] = Broadcast()
         """A definition version with these job types was created."""
-        self.migrated: Event[[]] = Event()
+        self.migrated: Broadcast[[]] = Broadcast()
         """Jobs that another dispatch mode left came to where this one looks."""
-        self.queued_elsewhere: Event[[Sequence[str]]] = Event()
+        self.queued_elsewhere: Broadcast[[Sequence[str]]] = Broadcast()
         """Another engine says that it queued jobs of these types; with none: of any."""
-        self.engine_lost: Event[[]] = Event()
+        self.engine_lost: Broadcast[[]] = Broadcast()
         """Another engine is gone, or can't be seen: its leases have to be looked for."""
-        self.engines_dead: Event[[Sequence[str]]] = Event()
+        self.engines_dead: Broadcast[[Sequence[str]]] = Broadcast()
         """Engines are dead, by the tags in the names of their executors."""
-        self.tokens_changed: Event[[]] = Event()
+        self.tokens_changed: Broadcast[[]] = Broadcast()
         """Somebody made or revoked API tokens, or ended sessions."""

@@ -29,7 +29,7 @@ from penstock.store.db.connection import TrioConnection
 from penstock.store.db.database import Database, wait_replicated
 from penstock.store.rows import flow as flow_store
 from penstock.store.rows import jobs as store
-from penstock.store.rows.jobs import FastItem, JobKey, Moved
+from penstock.store.rows.jobs import AppliedCompletion, FastItem, JobKey
 from penstock.telemetry.metrics import Metrics
 
 TRIES_MAX = 3
@@ -149,7 +149,7 @@ class FastPath(GroupCommitQueue[FastCompletion]):
             if waiter is not None:
                 self._polls.waiters.give_up(waiter)
 
-    async def _send(self, connection: TrioConnection, items: list[FastCompletion]) -> list[Moved]:
+    async def _send(self, connection: TrioConnection, items: list[FastCompletion]) -> list[AppliedCompletion]:
         rows: list[FastItem] = []
         keyed = self._polls.queues.keyed
         flow = False  # whether the statement for all has to be asked; what the plain one refuses for this comes again
@@ -198,7 +198,9 @@ class FastPath(GroupCommitQueue[FastCompletion]):
         self._polls.freed(*{item.plan.job_type for item in items if item.job.token in held})
         return [row.moved for row in moved_by_flow]
 
-    def _moved(self, item: FastCompletion, row: Moved, deliveries: list[Delivery], known: dict[int, bytes]) -> None:
+    def _moved(
+        self, item: FastCompletion, row: AppliedCompletion, deliveries: list[Delivery], known: dict[int, bytes]
+    ) -> None:
         """An applied completion: what this engine remembers of it, and the job it gave birth to."""
         job, definition = item.job, item.loaded.definition
         self._polls.leases.forget(job.token, job.seq)
@@ -257,7 +259,7 @@ class FastPath(GroupCommitQueue[FastCompletion]):
             item = handed[token]
             waiter = item.waiter
             if waiter is not None and seq > item.job.seq and worker == waiter.worker:
-                row = Moved(token, item.job.seq, seq, entered_at, lease_until, 0, came_back=True)
+                row = AppliedCompletion(token, item.job.seq, seq, entered_at, lease_until, 0, came_back=True)
                 self._moved(item, row, deliveries, known)
         if deliveries:
             await self._polls.deliveries.deliver_all(connection, deliveries, known)

@@ -15,7 +15,7 @@ from penstock.core.rules.state import InstanceStatus
 from penstock.store.rows.journal import JournalRow, NewRecord, Placed, RunLease
 
 __all__ = [
-    "AppendAnswer", "Extended", "RunLease", "JournalPage", "JournalRow", "MailboxNews", "Message", "NewRecord", "Placed",
+    "AppendAnswer", "ExtendedRun", "RunLease", "JournalPage", "JournalRow", "MailboxNews", "RunMessage", "NewRecord", "Placed",
     "RecordKind", "RunEnd", "ClaimedRun",
 ]  # fmt: skip
 
@@ -122,7 +122,7 @@ class RunEnd(NamedTuple):
     error: str | None = None
 
 
-class Extended(NamedTuple):
+class ExtendedRun(NamedTuple):
     """A heartbeat's answer. ``mail`` other than the caller's: read the journal."""
 
     lease_left_s: float
@@ -137,7 +137,7 @@ class MailboxNews(NamedTuple):
     mail: int
 
 
-class Message(NamedTuple):
+class RunMessage(NamedTuple):
     """Something that others have for a run. ``payload`` is JSON. ``dedup``: a second one with it is the same one."""
 
     kind: RecordKind

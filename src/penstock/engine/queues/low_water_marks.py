@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from penstock.store.rows.jobs import LATE_PLACE, Claimed, LowWaterMark
+from penstock.store.rows.jobs import LATE_PLACE, ClaimedJob, LowWaterMark
 
 LOW_WATER_MARGIN_IDS: Final = 50_000
 """Ids that transactions under way may have drawn: batches of some engines, with all that draws from the sequence."""
@@ -51,14 +51,14 @@ class LowWaterMarks:
         """A look at the whole queue took so long."""
         self._drop_at = self._clock() + max(LOOK_INTERVAL_S, SCAN_SHARE * seconds)
 
-    def mark_taken(self, dropped: int, claimed: Iterable[Claimed]) -> None:
+    def mark_taken(self, dropped: int, claimed: Iterable[ClaimedJob]) -> None:
         """What a claim took that began at ``dropped``.
 
         One that began before the floors were dropped raises none: it did not look at what lay below.
         """
         if dropped != self._dropped:
             return
-        last: dict[int, Claimed] = {}
+        last: dict[int, ClaimedJob] = {}
         for row in claimed:
             if row.place >= LATE_PLACE:
                 continue  # all that is not late comes before

@@ -22,7 +22,7 @@ from penstock.store.db.connection import TrioConnection
 from penstock.store.db.database import Database
 from penstock.store.rows import engines as engine_store
 from penstock.store.rows import queues as store
-from penstock.store.rows.flow import Waits
+from penstock.store.rows.flow import WaitsInQueue
 from penstock.wire.page import Page
 from penstock.wire.queue import Queue, QueueKey, QueuePolicy, Rate
 
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class _Known(NamedTuple):
-    waits: Waits
+    waits: WaitsInQueue
     limited: bool
     mates: Sequence[str] = ()
     """The job types of its queue, itself among them."""
@@ -48,7 +48,7 @@ class _Known(NamedTuple):
     paused: bool = False
 
 
-_FREE: Final = _Known(Waits.ANYWHERE, limited=False)
+_FREE: Final = _Known(WaitsInQueue.ANYWHERE, limited=False)
 
 
 class Queues:
@@ -70,7 +70,7 @@ class Queues:
 
     # -- what this engine knows
 
-    def waits(self, job_type: str) -> Waits:
+    def waits(self, job_type: str) -> WaitsInQueue:
         """Where jobs of a type wait."""
         return self._known.get(job_type, _FREE).waits
 
@@ -90,9 +90,9 @@ class Queues:
     def place_key(self, job_type: str, flow_key: str | None) -> str | None:
         """Under which key a job waits; None: in the queue of those without."""
         waits = self.waits(job_type)
-        if waits is Waits.UNFAIR:
+        if waits is WaitsInQueue.UNFAIR:
             return ""
-        return "" if flow_key is None and waits is Waits.KEYED else flow_key
+        return "" if flow_key is None and waits is WaitsInQueue.KEYED else flow_key
 
     def hint(self) -> None:
         """Somebody says that queues have changed."""
@@ -233,11 +233,11 @@ class Queues:
 def _known(row: store.KeyedType, mates: Sequence[str]) -> _Known:
     policy = row.policy
     if policy is None:
-        return _Known(Waits.KEYED, limited=False)
+        return _Known(WaitsInQueue.KEYED, limited=False)
     limits = (policy.concurrency, policy.concurrency_per_key, policy.rate, policy.rate_per_key, policy.runs)
     paused = bool(policy.paused)
     limited = paused or any(limit is not None for limit in limits)
-    return _Known(Waits.KEYED if policy.fair else Waits.UNFAIR, limited, mates, row.queue, paused)
+    return _Known(WaitsInQueue.KEYED if policy.fair else WaitsInQueue.UNFAIR, limited, mates, row.queue, paused)
 
 
 class KeptBack(NamedTuple):
@@ -263,7 +263,7 @@ async def first_kept_back(connection: TrioConnection, job_types: Sequence[str]) 
     return {name: kept[first[name]] for name in job_types if first.get(name) in kept}
 
 
-def _kept_back(now: store.Limits) -> KeptBack | None:
+def _kept_back(now: store.QueueLimits) -> KeptBack | None:
     policy, of_key = now.policy, f" of '{now.flow_key}'" if now.flow_key else ""
     queue = f"its queue '{now.queue}'"
     if policy.paused:

@@ -112,7 +112,7 @@ class MigrateCommand(Command):
     def _of_open(self, loaded: LoadedDefinition, tokens: list[Token]) -> list[Statement]:
         plan, target = self._plan, self._target
         moved: list[store.MovedToken] = []
-        waiting: list[store.Waiting] = []
+        waiting: list[store.WaitingJob] = []
         tasks: list[tuple[int, int, int, int]] = []
         for token in tokens:
             step = target.definition.steps[plan.steps[token.id]]
@@ -126,7 +126,7 @@ class MigrateCommand(Command):
                     if retyped
                     else token.flow_key
                 )
-                waiting.append(store.Waiting(token, old_type, job_type, key, retyped))
+                waiting.append(store.WaitingJob(token, old_type, job_type, key, retyped))
                 self._queued.add(step.job_type or "")
             if token.state is TokenState.PARKED and step.type is StepType.USER_TASK:
                 tasks.append((loaded.task_type_of(token.step), token.seq, target.task_type_of(step.index), step.index))

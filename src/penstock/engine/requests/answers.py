@@ -38,7 +38,7 @@ class AnswerMemory:
         self.max_bytes = max_bytes
         self.used_bytes = 0
         self._large_max_bytes = max_bytes * 4 // 5
-        self.waiting: deque[Waiting] = deque()
+        self.waiting: deque[PendingReservation] = deque()
 
     def open(self) -> MemoryReservation:
         """Return a reservation of the request that the current task serves."""
@@ -98,7 +98,7 @@ class MemoryReservation(Struct, eq=False):
         if not memory.waiting and memory.fits(size_bytes):
             self.add(size_bytes)
             return
-        entry = Waiting(self, size_bytes, trio.Event())
+        entry = PendingReservation(self, size_bytes, trio.Event())
         memory.waiting.append(entry)
         try:
             await entry.let_in.wait()
@@ -135,7 +135,7 @@ class MemoryReservation(Struct, eq=False):
         self.close()
 
 
-class Waiting(NamedTuple):
+class PendingReservation(NamedTuple):
     """A reservation that waits for free memory."""
 
     reservation: MemoryReservation

@@ -23,7 +23,7 @@ from penstock.engine.queues.heartbeats import HeartbeatCall
 from penstock.engine.queues.journal_items import (
     PATH_MAX_CHARS,
     AppendAnswer,
-    Extended,
+    ExtendedRun,
     JournalPage,
     MailboxNews,
     NewRecord,
@@ -222,7 +222,7 @@ class Journal:
     async def end_session(self, pid: int, started: str) -> None:
         """End a session of the server's in which something may have been committed, and wait until it is gone and what
         it did is as durable as all else. As `read`."""
-        backend = backends.Backend(pid, started)
+        backend = backends.ServerProcess(pid, started)
         while await self._ask(lambda connection: backends.end_backend(connection, backend)):  # noqa: ASYNC110 - the server's
             await trio.sleep(RETRY_FIRST_S)
         await self._ask(wait_replicated)
@@ -257,7 +257,7 @@ class Journal:
         if due_at is not None and math.isnan(due_at):
             raise BadRequest("due_at: is no number")
         branches = self._check_shown(view, branches)
-        item = ParkItem(store.Park(run_lease, mail, due_at, branches, view))
+        item = ParkItem(store.ParkedRun(run_lease, mail, due_at, branches, view))
         return bool(await self.commit_queues.park.submit(item))
 
     async def finish(self, run_lease: RunLease, end: RunEnd, *, mail: int) -> bool:
@@ -310,7 +310,7 @@ class Journal:
 
     async def extend(
         self, run_lease: RunLease, *, view: bytes | None = None, branches: bytes | None = None
-    ) -> Extended:
+    ) -> ExtendedRun:
         """A heartbeat: a lease of full length from now on. ``view`` (JSON) is what clients see of the run, ``branches``
         (JSON, see `runs`) which of its branches are open; None keeps what is there. Raises LeaseLost."""
         branches = self._check_shown(view, branches)
@@ -335,7 +335,7 @@ class Journal:
         if lease is not None and lease.blocked and branches is not None:
             lease.blocked = False
             await self._ask(lambda connection: store.go_on(connection, run_lease))
-        return Extended(item.row.left_s, item.row.mail)
+        return ExtendedRun(item.row.left_s, item.row.mail)
 
     async def give_back(self, run_lease: RunLease) -> None:
         """Let go of a run at once, for others to take. One that is lost already is no error."""

@@ -29,7 +29,7 @@ from penstock.errors import Conflict, IdempotencyConflict, LeaseLost, MailboxFul
 from penstock.loop.offload import run_sized
 from penstock.settings import Settings
 from penstock.store.db import backends
-from penstock.store.db.backends import Backend
+from penstock.store.db.backends import ServerProcess
 from penstock.store.db.connection import TrioConnection
 from penstock.store.db.database import Database, TryAgain, wait_replicated
 from penstock.store.db.outcome import InDoubt
@@ -109,7 +109,7 @@ class ParkItem(RunItem):
 
     __slots__ = ("park",)
 
-    def __init__(self, park: store.Park) -> None:
+    def __init__(self, park: store.ParkedRun) -> None:
         super().__init__(park.run_lease)
         self.park = park
 
@@ -180,7 +180,7 @@ class JournalLanes:
         self._queued = queued
         self._freed = freed
         self._mailed = mailed
-        self._doubts: OrderedDict[int, set[Backend]] = OrderedDict()
+        self._doubts: OrderedDict[int, set[ServerProcess]] = OrderedDict()
 
         def commit_queue(name: str, apply: Any, key: Callable[[Any], object]) -> GroupCommitQueue[Any]:
             return GroupCommitQueue(
@@ -235,7 +235,7 @@ class JournalLanes:
         if refused:
             self._refuse(refused, await store.run_states(connection, [item.run_lease for item in refused]))
 
-    def _doubt(self, instance: int) -> set[Backend]:
+    def _doubt(self, instance: int) -> set[ServerProcess]:
         """The next append for the run looks first. The sessions of those that may still be at work."""
         sessions = self._doubts.setdefault(instance, set())
         while len(self._doubts) > DOUBTS_MAX:

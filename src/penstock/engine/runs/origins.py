@@ -17,7 +17,7 @@ from penstock.store.db.connection import TrioConnection
 from penstock.store.db.database import AWAY, Database, away_reason, first_line
 from penstock.store.rows import definitions as definition_store
 from penstock.store.rows import origins as store
-from penstock.store.rows.origins import Origin, Registered, Shared
+from penstock.store.rows.origins import OriginRow, Registered, SharedType
 from penstock.wire.attention import Attention
 
 ORIGIN_MAX_CHARS: Final = 1_000
@@ -37,7 +37,7 @@ class Origins:
         self._code = code
         self._number = engine_number
 
-    async def register(self, workflow: CodeWorkflow, origin: Origin, *, exclusive: bool, lives_here: bool) -> None:
+    async def register(self, workflow: CodeWorkflow, origin: OriginRow, *, exclusive: bool, lives_here: bool) -> None:
         """Note which program serves a workflow. Does nothing for a named App, whose name says it.
 
         ``exclusive``: raises Conflict when another program has open runs of it, or is connected; else that is logged.
@@ -45,7 +45,7 @@ class Origins:
         """
         if workflow.app or not origin.name:
             return
-        origin = Origin(origin.name[:ORIGIN_MAX_CHARS], origin.folder[:ORIGIN_MAX_CHARS] if exclusive else "")
+        origin = OriginRow(origin.name[:ORIGIN_MAX_CHARS], origin.folder[:ORIGIN_MAX_CHARS] if exclusive else "")
         version = await self._code.register(workflow)
         try:
             async with self._database.connection() as connection, connection.transaction():
@@ -60,7 +60,7 @@ class Origins:
             log.error("two programs serve one workflow", workflow=workflow.name, detail=f"{why}: {_advice(workflow)}")
 
     async def _find_other(
-        self, connection: TrioConnection, workflow: CodeWorkflow, origin: Origin, version: int
+        self, connection: TrioConnection, workflow: CodeWorkflow, origin: OriginRow, version: int
     ) -> str | None:
         """What another program has of the workflow, in words; where it has nothing, it is forgotten."""
         found = await store.read(connection, workflow.job_type)
@@ -102,14 +102,14 @@ class Origins:
         return of_shared(await store.shared(connection, SHARED_MAX))
 
 
-def of_shared(shared: Sequence[Shared]) -> list[Attention]:
+def of_shared(shared: Sequence[SharedType]) -> list[Attention]:
     """One for each workflow; of what a program has under two names none."""
     found: list[Attention] = []
     for job_type, names, since in shared:
-        distinct: list[Origin] = []
+        distinct: list[OriginRow] = []
         for name in sorted(names, key=len, reverse=True):
-            if not any(_is_same(Origin(name), other) for other in distinct):
-                distinct.append(Origin(name))
+            if not any(_is_same(OriginRow(name), other) for other in distinct):
+                distinct.append(OriginRow(name))
         if len(distinct) > 1:
             name = job_type.removeprefix(CODE_PREFIX)
             text = f"{len(distinct)} programs serve {name} under no name"
@@ -130,15 +130,15 @@ def of_shared(shared: Sequence[Shared]) -> list[Attention]:
     return found
 
 
-def _is_same(one: Origin, other: Origin) -> bool:
+def _is_same(one: OriginRow, other: OriginRow) -> bool:
     """Whether both are one program's: ``worker.order`` of a script is ``shop.worker.order`` where that is imported."""
     if one.folder and other.folder and one.folder != other.folder:
         return False
     return one.name == other.name or one.name.endswith(f".{other.name}") or other.name.endswith(f".{one.name}")
 
 
-def _distinct(found: Sequence[Registered]) -> list[Origin]:
-    connected: list[Origin] = []
+def _distinct(found: Sequence[Registered]) -> list[OriginRow]:
+    connected: list[OriginRow] = []
     for each in found:
         if each.connected and not any(_is_same(each.origin, other) for other in connected):
             connected.append(each.origin)

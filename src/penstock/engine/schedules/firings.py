@@ -15,7 +15,7 @@ import msgspec
 import trio
 
 from penstock.core.advance.effect import AuditRow
-from penstock.core.advance.event import CancelRequested, Started
+from penstock.core.advance.event import CancellationRequested, InstanceStarted
 from penstock.core.expression.work import LongWork
 from penstock.core.rules.state import Instance, InstanceStatus
 from penstock.core.time.schedule import Backfill, Decision, Overlap, Rules, RunOutcome, ScheduleState, decide
@@ -58,7 +58,7 @@ Fired = list[tuple[datetime, RunOutcome, int | None, str | None]]
 """What a look decided: time, outcome, instance, reason."""
 
 
-class Trigger(NamedTuple):
+class TriggeredNow(NamedTuple):
     """Somebody wants a run now. ``overlap`` None: as the schedule has it."""
 
     overlap: Overlap | None
@@ -70,7 +70,7 @@ class FiringItem(LongItem[Fired]):
 
     __slots__ = ("schedule", "trigger")
 
-    def __init__(self, schedule: int, trigger: Trigger | None = None) -> None:
+    def __init__(self, schedule: int, trigger: TriggeredNow | None = None) -> None:
         super().__init__()
         self.schedule = schedule
         self.trigger = trigger
@@ -226,7 +226,7 @@ class Firings:
             return False
         id = old.instance.id
         kept = (await for_each.read(connection, [id], []))[id] if loaded.maps else old.kept
-        event = CancelRequested(OVERTAKEN_REASON)
+        event = CancellationRequested(OVERTAKEN_REASON)
         case = Case(loaded, old.instance, old.tokens, None, event, transaction.now, old.signals, id, kept)
         change = await self._advance(connection, transaction, case, old.business_key)
         change.effects.audit.append(AuditRow("CANCELLED", detail=OVERTAKEN_REASON))
@@ -316,7 +316,7 @@ class Firings:
         instance = Instance(id, watched=_is_watched(scan), priority=priority, flow_key=flow_key)
         if flow_key is not None or definition.definition.has_flow_keys:
             await self._remember_keyed(connection, definition)
-        case = Case(definition, instance, [], known, Started(), transaction.now, {}, id)
+        case = Case(definition, instance, [], known, InstanceStarted(), transaction.now, {}, id)
         key = scan.spec.business_key
         new = NewInstance(id, definition.key, variables, key, started_by=f"schedule:{scan.locked.name}")
         try:
@@ -373,7 +373,7 @@ async def _free_time(connection: TrioConnection, schedule: int, rules: Rules, no
     return at
 
 
-def _audited(scan: _FiringScan, trigger: Trigger) -> Statement:
+def _audited(scan: _FiringScan, trigger: TriggeredNow) -> Statement:
     """That somebody asked for a run, and what became of it: others that were due are older."""
     _, outcome, _, _ = max(scan.item.planned, key=lambda one: one[0])
     return audit.add(None, None, "SCHEDULE_TRIGGERED", trigger.actor, f"{scan.locked.name}: {outcome.name}")

@@ -27,7 +27,7 @@ from penstock.engine.queues.variables import without
 from penstock.engine.requests import ids
 from penstock.engine.requests.paging import NAME_MAX_CHARS
 from penstock.engine.requests.payload import EMPTY_OBJECT, PayloadLimits, check_text, check_variables
-from penstock.engine.schedules.firings import OVERTAKEN_REASON, FiringItem, Firings, Trigger
+from penstock.engine.schedules.firings import OVERTAKEN_REASON, FiringItem, Firings, TriggeredNow
 from penstock.engine.schedules.schedule_spec import (
     NOTE_MAX_CHARS,
     TIMELESS,
@@ -187,7 +187,7 @@ class Schedules:
         wanted = None if overlap is None else _overlap(overlap, Overlap.SKIP)
         async with self._database.connection() as connection:
             row = await self._row(connection, id)
-        item = FiringItem(row.id, Trigger(wanted, actor()))
+        item = FiringItem(row.id, TriggeredNow(wanted, actor()))
         self._firings.commit_queue.submit_nowait(item)
         fired = await item.wait_answer()
         self.scan_early()

@@ -15,7 +15,14 @@ import msgspec
 
 from penstock.core.advance.compensation import is_compensating
 from penstock.core.advance.effect import Timer
-from penstock.core.advance.event import CancelRequested, JobCompleted, JobFailed, RetryRequested, Started, TaskCompleted
+from penstock.core.advance.event import (
+    CancellationRequested,
+    InstanceStarted,
+    JobCompleted,
+    JobFailed,
+    RetryRequested,
+    TaskCompleted,
+)
 from penstock.core.advance.recorder import MAX_WORK_STEPS
 from penstock.core.advance.simulation import Simulation
 from penstock.core.expression.work import Work
@@ -59,7 +66,7 @@ class Move(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_o
     seconds: float | None = None
 
 
-class Refused(Exception):
+class MoveRefused(Exception):
     """The move is not possible; nothing has happened."""
 
 
@@ -100,9 +107,9 @@ class Play:
         """Start it, as the first start with its keys. Raises Refused where that would be refused, and OutOfBudget."""
         self._spend()
         try:
-            self.simulation.apply(Started(self._begins_at(), checked=True))
+            self.simulation.apply(InstanceStarted(self._begins_at(), checked=True))
         except BadRequest as error:
-            raise Refused(error.reason) from None
+            raise MoveRefused(error.reason) from None
         self._settle()
 
     def _begins_at(self) -> datetime | None:
@@ -117,12 +124,12 @@ class Play:
         """Let it happen. Raises Refused and OutOfBudget."""
         simulation, before = self.simulation, self.simulation.now
         if simulation.status is InstanceStatus.FAILED and move.do != "retry":
-            raise Refused("the instance has failed: only a retry is possible")
+            raise MoveRefused("the instance has failed: only a retry is possible")
         if simulation.status not in (InstanceStatus.ACTIVE, InstanceStatus.FAILED):
-            raise Refused(f"the instance is {simulation.status.name} already")
+            raise MoveRefused(f"the instance is {simulation.status.name} already")
         act = self._acts.get(move.do)
         if act is None:
-            raise Refused(f"do: must be one of {', '.join(self._acts)}")
+            raise MoveRefused(f"do: must be one of {', '.join(self._acts)}")
         token = None if move.token_id is None else self._token(move)
         step = None if token is None else simulation.definition.steps[token.step]
         nth = 0 if token is None else [each.id for each in self._beside(token)].index(token.id)
@@ -138,10 +145,10 @@ class Play:
         except ValueError:
             token = None
         if token is None or not (token.is_open or token.state is TokenState.DELAYED or self.simulation.is_map(token)):
-            raise Refused("tokenId: nothing is open there")
+            raise MoveRefused("tokenId: nothing is open there")
         step = self.simulation.definition.steps[token.step]
         if move.step_id not in (None, step.id):
-            raise Refused(f"stepId: the token stands at '{step.id}'")
+            raise MoveRefused(f"stepId: the token stands at '{step.id}'")
         return token
 
     def _beside(self, token: Token) -> list[Token]:
@@ -163,12 +170,12 @@ class Play:
         elif token.state is TokenState.PARKED and step.type is StepType.USER_TASK:
             self.simulation.apply(TaskCompleted(token.id, move.by, output))
         else:
-            raise Refused("there is nothing that could be completed")
+            raise MoveRefused("there is nothing that could be completed")
 
     def _fail(self, move: Move, token: Token | None) -> None:
         token, code = self._named(token), move.error_code
         if code is not None and (wrong := code_problem(code)) is not None:
-            raise Refused(f"errorCode: {wrong}")
+            raise MoveRefused(f"errorCode: {wrong}")
         reason = move.error or REASON
         if token.state is TokenState.CALLED and self._is_called(token):
             self.simulation.child_ended(token, InstanceStatus.FAILED, None, reason, code, CHILD)
@@ -177,24 +184,24 @@ class Play:
             failed = JobFailed(token.id, WORKER, move.retryable, reason, None, code, _output(move))
             self.simulation.apply(failed)
         else:
-            raise Refused("there is nothing that could fail")
+            raise MoveRefused("there is nothing that could fail")
 
     def _cancel(self, move: Move, token: Token | None) -> None:
         if token is not None:
             if token.state is not TokenState.CALLED or not self._is_called(token):
-                raise Refused("there is no instance that could be cancelled")
+                raise MoveRefused("there is no instance that could be cancelled")
             self.simulation.child_ended(token, InstanceStatus.CANCELLED, None, move.error, None, CHILD)
             return
         if move.compensate and is_compensating(self.simulation.definition, self.simulation.tokens.values()):
-            raise Refused("the instance is being compensated already")
-        self.simulation.apply(CancelRequested(move.error, move.compensate))
+            raise MoveRefused("the instance is being compensated already")
+        self.simulation.apply(CancellationRequested(move.error, move.compensate))
 
     def _signal(self, move: Move, token: Token | None) -> None:
         """The oldest wait takes it, as an engine decides."""
         steps = self.simulation.definition.steps
         step = self.simulation.definition.step(move.step_id or "") if token is None else steps[token.step]
         if step is None or step.type is not StepType.WAIT:
-            raise Refused("stepId: must be that of a WAIT")
+            raise MoveRefused("stepId: must be that of a WAIT")
         oldest = next((each for each in self.simulation.open_tokens if each.step == step.index), None)
         output = _output(move) or b"{}"
         if oldest is None or self.simulation.signals.get(step.index):  # those come first, and bring this one along
@@ -204,14 +211,14 @@ class Play:
 
     def _message(self, move: Move, token: Token | None) -> None:
         if not move.name or not move.correlation_key:
-            raise Refused("name, correlationKey: are required")
+            raise MoveRefused("name, correlationKey: are required")
         self.simulation.publish(move.name, move.correlation_key, move.variables or {})
 
     def _fire(self, move: Move, token: Token | None) -> None:
         token = self._named(token)
         key = token.id, token.seq, move.index if move.index is not None else 0
         if key not in self.simulation.timers:
-            raise Refused("index: there is no such timer")
+            raise MoveRefused("index: there is no such timer")
         while key in self.simulation.timers:
             self._fire_next()
 
@@ -219,23 +226,23 @@ class Play:
         due = self.simulation.next_due()
         if move.seconds is not None:
             if not 0 <= move.seconds <= YEARS_MAX * 366 * 86_400:
-                raise Refused(f"seconds: must be 0 to {YEARS_MAX} years")
+                raise MoveRefused(f"seconds: must be 0 to {YEARS_MAX} years")
             until = self.simulation.now + timedelta(seconds=move.seconds)
         elif due is None:
-            raise Refused("there is no timer to go on to")
+            raise MoveRefused("there is no timer to go on to")
         else:
             until = due.fire_at
         if until.year > YEAR_MAX:
-            raise Refused(f"seconds: that is after the year {YEAR_MAX}")
+            raise MoveRefused(f"seconds: that is after the year {YEAR_MAX}")
         while (due := self.simulation.next_due()) is not None and due.fire_at <= until:
             self._fire_next()
         self.simulation.now = max(self.simulation.now, until)
 
     def _retry(self, move: Move, token: Token | None) -> None:
         if self.simulation.status is not InstanceStatus.FAILED:
-            raise Refused("only what has failed can be retried")
+            raise MoveRefused("only what has failed can be retried")
         if self.simulation.snapshot is None:
-            raise Refused("the failure left nothing that could be retried")
+            raise MoveRefused("the failure left nothing that could be retried")
         self.simulation.apply(RetryRequested())
 
     # -- what happens by itself
@@ -263,7 +270,7 @@ class Play:
 
     def _named(self, token: Token | None) -> Token:
         if token is None:
-            raise Refused("tokenId: is required")
+            raise MoveRefused("tokenId: is required")
         return token
 
     def _is_called(self, token: Token) -> bool:

@@ -21,7 +21,7 @@ from penstock.engine.definitions.definitions import Definitions
 from penstock.engine.definitions.taken_path import Edge, taken_path
 from penstock.engine.requests.payload import EMPTY_OBJECT, PayloadLimits, check_variables
 from penstock.engine.simulation.saved_test import saved_test
-from penstock.engine.simulation.simulated_moves import Deed, Move, OutOfBudget, Play, Refused, target_of
+from penstock.engine.simulation.simulated_moves import Deed, Move, MoveRefused, OutOfBudget, Play, target_of
 from penstock.errors import BadRequest, PayloadTooLarge
 from penstock.loop.offload import run_long
 from penstock.settings import Settings
@@ -103,7 +103,7 @@ class SimulatedStep(Answer, frozen=True):
     status: str
 
 
-class Written(Answer, frozen=True):
+class WrittenVariable(Answer, frozen=True):
     """A variable, and the step that wrote it."""
 
     name: str
@@ -124,7 +124,7 @@ class SimulatedMove(Answer, frozen=True):
     at: datetime
     entered: list[str]
     ended: list[Ended]
-    changed: list[Written]
+    changed: list[WrittenVariable]
     move: Move | None = None
 
 
@@ -223,7 +223,7 @@ def simulate(
         for move in moves:
             deeds.append(play.make(move))
             trace.note(move)
-    except Refused as refused:
+    except MoveRefused as refused:
         stopped = f"moves[{len(deeds)}].{refused}" if ": " in str(refused) else f"moves[{len(deeds)}]: {refused}"
         if not trace.moves:  # the start is
             stopped, whole = str(refused), False
@@ -304,7 +304,7 @@ class _Trace:
                     Ended(step_id=steps[row.step].id, status=row.kind.name, reason=row.reason)
                     for row in ended[:SHOWN_MAX]
                 ],
-                changed=[Written(name=name, step_id=step) for name, step in changed.items()],
+                changed=[WrittenVariable(name=name, step_id=step) for name, step in changed.items()],
             )
         )
 

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from penstock.core.advance.calls import DEPTH_MAX
-from penstock.core.advance.event import Started
+from penstock.core.advance.event import InstanceStarted
 from penstock.core.expression.work import LongWork
 from penstock.core.parsing.turns import shown_priority
 from penstock.core.rules.start_rules import StartRules
@@ -145,7 +145,7 @@ class FullStarts:
             return items
         held = await batches.hold_items(connection, places)
         left: list[StartItem] = []
-        taken: set[batches.Place] = set()
+        taken: set[batches.BatchPlace] = set()
         for item in items:
             if item.place is None:
                 left.append(item)
@@ -194,7 +194,7 @@ class FullStarts:
         variables = request.variables if loaded.needs_variables else None
         depth, root = (0, id) if called_by is None else (called_by.depth, called_by.root)
         instance = Instance(id, priority=priority, flow_key=flow_key, depth=depth)
-        case = Case(loaded, instance, [], variables, Started(at, checked=True), transaction.now, {}, root)
+        case = Case(loaded, instance, [], variables, InstanceStarted(at, checked=True), transaction.now, {}, root)
         new = NewInstance(
             id,
             loaded.key,

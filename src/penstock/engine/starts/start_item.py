@@ -9,7 +9,7 @@ from penstock.engine.definitions.definitions import LoadedDefinition
 from penstock.engine.queues.waiters import Waiter
 from penstock.engine.requests.answers import COPIES, MemoryReservation, current_reservation
 from penstock.errors import PenstockError
-from penstock.store.rows.batches import Place
+from penstock.store.rows.batches import BatchPlace
 from penstock.store.rows.calls import CodeCall
 from penstock.telemetry.spans import current_call
 from penstock.wire import model
@@ -30,7 +30,7 @@ class StartItem(LongItem[model.Instance]):
         request: StartRequest,
         rules: StartRules | None = None,
         call: CodeCall | None = None,
-        place: Place | None = None,
+        place: BatchPlace | None = None,
         reservation: MemoryReservation | None = None,
         by: str | None = None,
     ) -> None:

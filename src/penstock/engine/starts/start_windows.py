@@ -18,7 +18,7 @@ from penstock.store.db.connection import TrioConnection
 from penstock.store.db.statements import Statement
 from penstock.store.rows import audit, instances, search_attributes
 from penstock.store.rows import starts as store
-from penstock.store.rows.starts import Window
+from penstock.store.rows.starts import StartWindow
 
 DEBOUNCED: Final = "DEBOUNCED"
 
@@ -32,7 +32,7 @@ class StartWindows:
 
     async def dedupe(self, connection: TrioConnection, loaded: LoadedDefinition, rule: Dedupe, id: int) -> int:
         """The instance that the window belongs to: ``id``, or an earlier one that is there."""
-        window = Window(loaded.definition.id, WindowKind.DEDUPE, rule.key)
+        window = StartWindow(loaded.definition.id, WindowKind.DEDUPE, rule.key)
         while True:
             holder = await store.claim(connection, window, rule.window_s, id)
             if holder == id or await instances.exists(connection, holder):
@@ -44,7 +44,7 @@ class StartWindows:
         self, connection: TrioConnection, loaded: LoadedDefinition, rule: Throttle, now: datetime
     ) -> datetime | None:
         """When a start begins; None: at once. Raises Throttled."""
-        window = Window(loaded.definition.id, WindowKind.THROTTLE, rule.key)
+        window = StartWindow(loaded.definition.id, WindowKind.THROTTLE, rule.key)
         wait_max_s = DELAY_MAX_DAYS * 86_400.0 if rule.delays else 0.0
         begins, wait_s = await store.throttle(connection, window, rule.pace_s, rule.burst, wait_max_s)
         if not begins:
@@ -53,7 +53,7 @@ class StartWindows:
 
     def stand_in_line(self, loaded: LoadedDefinition, rule: Throttle, id: int) -> Statement:
         """A start that the throttle has put off is one of those that begin one after the other."""
-        window = Window(loaded.definition.id, WindowKind.THROTTLE, rule.key)
+        window = StartWindow(loaded.definition.id, WindowKind.THROTTLE, rule.key)
         return store.keep_throttle(id, window, rule.pace_s, rule.burst)
 
     async def debounce(
@@ -61,7 +61,7 @@ class StartWindows:
     ) -> tuple[int, datetime | None, list[Statement]]:
         """The instance that is to begin: ``id``, or one that waits, which has the start's variables now, with its new
         time and what is still to be written. Raises PayloadTooLarge."""
-        window = Window(loaded.definition.id, WindowKind.DEBOUNCE, rule.key)
+        window = StartWindow(loaded.definition.id, WindowKind.DEBOUNCE, rule.key)
         holder, latest = await store.hold(connection, window, rule.max_wait_s, id)
         if holder == id:
             return id, None, []

@@ -41,7 +41,7 @@ NOBODY: Final = QueueFacts(0, 0, 0, None)
 EMPTY: Final = Depth(0, 0.0)
 
 
-class Failed(NamedTuple):
+class FailuresOfDefinition(NamedTuple):
     """Instances of one definition that stand failed for one cause."""
 
     definition: str
@@ -51,12 +51,12 @@ class Failed(NamedTuple):
     since: datetime
 
 
-def of_failures(failures: Sequence[Failed], *, exact: bool) -> list[Attention]:
+def of_failures(failures: Sequence[FailuresOfDefinition], *, exact: bool) -> list[Attention]:
     """One for each cause, whenever they failed."""
     return [_of_cause(one, exact=exact) for one in failures]
 
 
-def _of_cause(failed: Failed, *, exact: bool) -> Attention:
+def _of_cause(failed: FailuresOfDefinition, *, exact: bool) -> Attention:
     count, reason = failed.instances, failed.reason
     noun = "1 instance" if count == 1 and exact else f"{count:,}{'' if exact else '+'} instances"
     query = {"status": "FAILED", "definitionId": failed.definition}

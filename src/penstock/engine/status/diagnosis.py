@@ -29,7 +29,7 @@ from penstock.store.rows import activity as activity_store
 from penstock.store.rows import diagnosis as store
 from penstock.store.rows import instances as instance_store
 from penstock.store.rows import variables as variables_store
-from penstock.store.rows.diagnosis import ArmedTimer, OpenExecution, Passage, Written
+from penstock.store.rows.diagnosis import ArmedTimer, OpenExecution, Passage, WrittenOutput
 from penstock.store.rows.instances import HistoryEntry
 from penstock.wire.error_code import OWN_PREFIX
 from penstock.wire.model import Instance, StepExecution
@@ -358,7 +358,7 @@ def _slice(
     instance: int,
     versions: Versions,
     opened: Sequence[HistoryEntry],
-    closed: Sequence[tuple[HistoryEntry, Written]],
+    closed: Sequence[tuple[HistoryEntry, WrittenOutput]],
     limit: int,
 ) -> Page[ShownExecution]:
     """Those that closed last first; an END after the step that led to it, so before it here."""
@@ -386,7 +386,7 @@ def _slice(
     return Page(items=items, next=str(last) if count == limit and last is not None else None)
 
 
-def _output(written: Written | None) -> str | None:
+def _output(written: WrittenOutput | None) -> str | None:
     return None if written is None else written.output
 
 

@@ -124,7 +124,9 @@ class OpenWork:
     ) -> Page[OpenJobView]:
         if job_type is None:
             raise BadRequest("jobType: is needed for jobs that wait")
-        after = _read_place(cursor) if cursor else store.Place(-OPEN_RUN_LEAD, -1, "")  # from the least priority on
+        after = (
+            _read_place(cursor) if cursor else store.QueuePlace(-OPEN_RUN_LEAD, -1, "")
+        )  # from the least priority on
         if number is None:
             return Page(items=[])
         jobs, last = await store.waiting(connection, number, after, limit)
@@ -266,14 +268,14 @@ def _show(key: TimerKey) -> str:
     return f"{(key.fire_at - _EPOCH) // _MICROSECOND}-{key.token}-{key.seq}-{key.place + _INDEX_BASE}"
 
 
-def _show_place(last: store.Place) -> str:
+def _show_place(last: store.QueuePlace) -> str:
     return f"{last.priority + OPEN_RUN_LEAD}-{last.place}-{last.flow_key}"
 
 
-def _read_place(cursor: str) -> store.Place:
+def _read_place(cursor: str) -> store.QueuePlace:
     numbers, key = cursor.split("-", 2)[:2], cursor.split("-", 2)[2:]  # a key may have dashes
     priority, place = read_numbers("-".join(numbers), digits=19, count=2)
-    return store.Place(priority - OPEN_RUN_LEAD, place, "".join(key))
+    return store.QueuePlace(priority - OPEN_RUN_LEAD, place, "".join(key))
 
 
 def _timer_key(cursor: str) -> TimerKey:

@@ -22,7 +22,7 @@ from penstock.engine.requests.read_pool import ReadPool
 from penstock.engine.runs.origins import Origins
 from penstock.engine.status import attention
 from penstock.engine.status.acknowledgements import Acknowledgements, marked
-from penstock.engine.status.attention import EMPTY, NOBODY, Failed
+from penstock.engine.status.attention import EMPTY, NOBODY, FailuresOfDefinition
 from penstock.errors import BadRequest
 from penstock.store.db.connection import TrioConnection
 from penstock.store.rows import activity as store
@@ -265,11 +265,11 @@ class Overview:
     async def _failures(self, connection: TrioConnection) -> list[Attention]:
         """Of all that stand failed: whenever that was, it needs somebody."""
         found, exact = await instance_store.failures_alike(connection, FAILURES_MAX, attention.CAUSES_MAX)
-        failed: list[Failed] = []
+        failed: list[FailuresOfDefinition] = []
         for one in found:
             about = await self._definitions.by_key(connection, one.definition)
             text = failure_text(one.reason, one.code)
-            failed.append(Failed(about.definition.id, about.version, one.instances, text, one.since))
+            failed.append(FailuresOfDefinition(about.definition.id, about.version, one.instances, text, one.since))
         return attention.of_failures(failed, exact=exact)
 
     async def _kept_back(
@@ -332,12 +332,12 @@ def check_range(name: str) -> None:
         raise BadRequest(f"range: must be one of {', '.join(RANGES)}")
 
 
-def _rate(steps: Sequence[store.Step], name: str, range_s: int) -> Counted:
+def _rate(steps: Sequence[store.ActivityStep], name: str, range_s: int) -> Counted:
     total = sum(getattr(step, name) for step in steps)
     return Counted(total, round(total / range_s, 3))
 
 
-def _series(steps: Sequence[store.Step], now: datetime, range_s: int, step_s: int) -> Series:
+def _series(steps: Sequence[store.ActivityStep], now: datetime, range_s: int, step_s: int) -> Series:
     """Every step of the range, those without a sample as 0."""
     last = int(now.timestamp() // step_s) * step_s
     times = range(last - range_s + step_s, last + step_s, step_s)

@@ -11,19 +11,19 @@ from penstock.store.db.connection import TrioConnection
 from penstock.store.db.statements import SQL
 
 
-class Backend(NamedTuple):
+class ServerProcess(NamedTuple):
     """A session of the server. Processes get their numbers again, not at the same moment."""
 
     pid: int
     started: str
 
 
-async def backend_of(connection: TrioConnection) -> Backend:
+async def backend_of(connection: TrioConnection) -> ServerProcess:
     """What the server knows the session by; asked once."""
     found = connection.backend
     if found is None:
         found = connection.backend = cast("tuple[int, str]", (await connection.fetch(SQL["this_backend"]))[0])
-    return Backend(*found)
+    return ServerProcess(*found)
 
 
 async def schema(connection: TrioConnection) -> str:
@@ -31,7 +31,7 @@ async def schema(connection: TrioConnection) -> str:
     return cast(str, (await connection.fetch(SQL["this_schema"]))[0][0])
 
 
-async def end_backend(connection: TrioConnection, backend: Backend) -> bool:
+async def end_backend(connection: TrioConnection, backend: ServerProcess) -> bool:
     """Ask the server to end a session; whether it was still there. One that this account may not end ends by itself,
     as we have closed its connection."""
     try:

@@ -16,7 +16,7 @@ AGAIN_S: Final = 0.05
 """Who is not woken by it (an answer had just come, and was not all of it) is woken again after so long."""
 
 
-class Wait:
+class AnswerWait:
     """For the answer to one statement. ``wake`` ends it, and may be called more than once."""
 
     __slots__ = ("deadline", "is_over", "wake")
@@ -34,14 +34,14 @@ class StatementWatchdog:
     __slots__ = ("_next", "_runs", "_scope", "_waits")
 
     def __init__(self) -> None:
-        self._waits: set[Wait] = set()
+        self._waits: set[AnswerWait] = set()
         self._runs = False
         self._next = math.inf  # when it looks
         self._scope: trio.CancelScope | None = None  # in which it sleeps
 
-    def begin(self, within_s: float, wake: Callable[[], None]) -> Wait:
+    def begin(self, within_s: float, wake: Callable[[], None]) -> AnswerWait:
         """Call ``wake`` in so many seconds, unless `end` was called before."""
-        wait = Wait(trio.current_time() + within_s, wake)
+        wait = AnswerWait(trio.current_time() + within_s, wake)
         self._waits.add(wait)
         if not self._runs:
             self._runs = True
@@ -50,7 +50,7 @@ class StatementWatchdog:
             self._next = self._scope.deadline = wait.deadline
         return wait
 
-    def end(self, wait: Wait) -> None:
+    def end(self, wait: AnswerWait) -> None:
         """There is an answer, or nobody waits for it any more."""
         self._waits.discard(wait)
 

@@ -89,7 +89,7 @@ class EmbeddedPostgresError(PenstockError):
     code = "unavailable"
 
 
-class Identity(TypedDict, total=False):
+class ProcessUser(TypedDict, total=False):
     """Who a process runs as; empty for ourselves."""
 
     user: int
@@ -119,7 +119,7 @@ class Installation:
         return self.data_dir / "postgres.log"
 
     @property
-    def identity(self) -> Identity:
+    def identity(self) -> ProcessUser:
         """How to start a process as the server's account: arguments of `subprocess` and Trio."""
         if self.account is None:
             return {}

@@ -21,7 +21,7 @@ DONE_WITHIN_S: Final = 60
 """As `read_queue_facts` reads."""
 
 
-class Step(NamedTuple):
+class ActivityStep(NamedTuple):
     """What all engines counted from a time on."""
 
     since: datetime
@@ -136,9 +136,9 @@ async def purge_workers(connection: TrioConnection, after: str) -> str:
     return cast(str, rows[0][0] or "")
 
 
-async def read_steps(connection: TrioConnection, range_s: int, step_s: int) -> list[Step]:
+async def read_steps(connection: TrioConnection, range_s: int, step_s: int) -> list[ActivityStep]:
     """The last ``range_s`` seconds; steps in which nothing was counted are missing."""
-    return [Step(*cast(Any, row)) for row in await connection.fetch(SQL["read_samples"], (range_s, step_s))]
+    return [ActivityStep(*cast(Any, row)) for row in await connection.fetch(SQL["read_samples"], (range_s, step_s))]
 
 
 async def read_durations(connection: TrioConnection, range_s: int) -> dict[str, int]:

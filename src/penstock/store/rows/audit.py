@@ -50,7 +50,7 @@ class AnyEntry(NamedTuple):
     instance: int | None
 
 
-class Wanted(NamedTuple):
+class AuditFilter(NamedTuple):
     """Which records a list has; None is any."""
 
     since: datetime | None = None
@@ -61,7 +61,7 @@ class Wanted(NamedTuple):
 
 
 async def find(
-    connection: TrioConnection, wanted: Wanted, *, before: int, limit: int
+    connection: TrioConnection, wanted: AuditFilter, *, before: int, limit: int
 ) -> tuple[list[AnyEntry], int | None]:
     """Up to ``limit`` records below a position, newest first, of the next `LOOKED_MAX`; and below which position there
     may be more."""

@@ -16,7 +16,7 @@ AT_THE_END: Final = -1
 """The place of what is started when all have ended."""
 
 
-class Place(NamedTuple):
+class BatchPlace(NamedTuple):
     """Where a start stands in a batch."""
 
     batch: int
@@ -143,14 +143,14 @@ async def requests(connection: TrioConnection, batch: int, since: int, limit: in
     return await offloaded(size_bytes, opened) if vault is not None else opened()
 
 
-async def hold_items(connection: TrioConnection, places: Sequence[Place]) -> set[Place]:
+async def hold_items(connection: TrioConnection, places: Sequence[BatchPlace]) -> set[BatchPlace]:
     """Lock those that are to be started still, until the transaction's end; which they are."""
     batches, numbers = zip(*sorted(places), strict=True)
     rows = await connection.fetch(SQL["hold_batch_items"], (arrays.ints(batches), arrays.ints(numbers)))
-    return {Place(*cast(Any, row)) for row in rows}
+    return {BatchPlace(*cast(Any, row)) for row in rows}
 
 
-def place_items(placed: Sequence[tuple[Place, int]]) -> Statement:
+def place_items(placed: Sequence[tuple[BatchPlace, int]]) -> Statement:
     """Writes which instance each item is."""
     batches, numbers, instances = zip(*((place.batch, place.place, id) for place, id in placed), strict=True)
     return SQL["place_batch_items"], (arrays.ints(batches), arrays.ints(numbers), arrays.ints(instances))

@@ -8,7 +8,7 @@ from penstock.store.db.connection import TrioConnection
 from penstock.store.db.statements import SQL
 
 
-class Server(NamedTuple):
+class ServerFacts(NamedTuple):
     """The server, as one statement saw it."""
 
     version_number: int
@@ -56,9 +56,9 @@ class Log(NamedTuple):
     """Rows lie in the default partition."""
 
 
-async def server(connection: TrioConnection) -> Server:
+async def server(connection: TrioConnection) -> ServerFacts:
     """The server's version, settings and load."""
-    return Server(*cast(Any, (await connection.fetch(SQL["checkup_server"]))[0]))
+    return ServerFacts(*cast(Any, (await connection.fetch(SQL["checkup_server"]))[0]))
 
 
 async def tables(connection: TrioConnection) -> list[Table]:

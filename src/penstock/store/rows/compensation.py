@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast
 
-from penstock.core.advance.completion import DoneExecution, Found, Question
+from penstock.core.advance.completion import CompletionAnswer, DoneExecution, Question
 from penstock.core.advance.effect import Effects, Undoing
 from penstock.core.rules.state import InstanceStatus
 from penstock.store.db import arrays
@@ -16,7 +16,7 @@ from penstock.store.db.vault import Vault, offloaded
 from penstock.store.rows.variables import opened
 
 
-async def find(connection: TrioConnection, instance: int, question: Question) -> Found:
+async def find(connection: TrioConnection, instance: int, question: Question) -> CompletionAnswer:
     """The answer to what `advance` asks of an instance that is locked. Raises KeyMissing."""
     params = (
         instance,
@@ -30,13 +30,13 @@ async def find(connection: TrioConnection, instance: int, question: Question) ->
     status, failure, code, failed_step, job, position, step, output, item = cast(Any, rows[0])
     undoing = None if status is None else Undoing(InstanceStatus(status), failure, code, failed_step, job)
     if position is None:
-        return Found(None, undoing)
+        return CompletionAnswer(None, undoing)
     text, vault = cast("str | None", output), connection.vault
     if text is not None:
         connection.remember_row_size(len(text))
     if text is not None and vault is not None:
         text = await offloaded(len(text), partial(vault.open, text))
-    return Found(_done(position, step, text, item), undoing)
+    return CompletionAnswer(_done(position, step, text, item), undoing)
 
 
 async def raw_result(connection: TrioConnection, instance: int, position: int) -> bytes | None:

@@ -68,7 +68,7 @@ class Passage(NamedTuple):
     closed_at: int | None
 
 
-class Written(NamedTuple):
+class WrittenOutput(NamedTuple):
     """What an execution wrote: None when it is too large, or nothing; and its size in the database."""
 
     output: str | None
@@ -142,14 +142,14 @@ async def open_history(connection: TrioConnection, instance: int) -> list[Histor
 
 async def history_slice(
     connection: TrioConnection, instance: int, *, before: int, most: int, output_max_bytes: int | None
-) -> list[tuple[HistoryEntry, Written]]:
+) -> list[tuple[HistoryEntry, WrittenOutput]]:
     """The ``most`` executions that closed last before a position, with their attempts; with what each wrote, up to
     ``output_max_bytes``."""
     params = (instance, before, most, output_max_bytes is not None, output_max_bytes or 0)
-    found: list[tuple[HistoryEntry, Written]] = []
+    found: list[tuple[HistoryEntry, WrittenOutput]] = []
     for row in cast(Any, await connection.fetch(SQL["history_slice"], params)):
         output = row[12] if row[12] is None or connection.vault is None else connection.vault.open(row[12])
-        found.append((_entry(row), Written(output, row[13])))
+        found.append((_entry(row), WrittenOutput(output, row[13])))
     return found
 
 

@@ -12,11 +12,11 @@ from penstock.store.db.connection import TrioConnection
 from penstock.store.db.outcome import InDoubt
 from penstock.store.db.statements import SQL, Statement
 from penstock.store.rows.instances import Begun, FastStart, begin, start_columns
-from penstock.store.rows.jobs import Claimed, FastItem, Moved, Slot, fast_columns, readable
+from penstock.store.rows.jobs import AppliedCompletion, ClaimedJob, ClaimSlot, FastItem, fast_columns, readable
 from penstock.store.rows.variables import INLINE_VARIABLES_MAX_BYTES
 
 if TYPE_CHECKING:
-    from penstock.core.advance.effect import Slots
+    from penstock.core.advance.effect import ReleasedSlots
 
 COUNTED_WHOLE: Final = 1
 """In ``token.held``: a place of the queue is taken."""
@@ -35,7 +35,7 @@ def queue_of(held: int) -> int:
     return held // 4
 
 
-class Waits(IntEnum):
+class WaitsInQueue(IntEnum):
     """Where a job of a type waits."""
 
     ANYWHERE = 0  # in the queue, or the outbox; with a key of its own in `ready_flow`
@@ -67,23 +67,23 @@ class ClaimScan(NamedTuple):
 
 
 async def claim(
-    connection: TrioConnection, slots: Sequence[Slot], cursor: str, keys_max: int, after: int = BEFORE_ALL
-) -> tuple[ClaimScan, list[Claimed]]:
+    connection: TrioConnection, slots: Sequence[ClaimSlot], cursor: str, keys_max: int, after: int = BEFORE_ALL
+) -> tuple[ClaimScan, list[ClaimedJob]]:
     """Lease jobs of one type to slots, of priorities worse than ``after``, from ``cursor`` on: that of the last
     look, or empty. One transaction of its own; `doubtful` has what it did if that is in doubt."""
     return await _claim(connection, "claim_flow", slots, arrays.texts((str(after), cursor)), keys_max)
 
 
 async def claim_hinted(
-    connection: TrioConnection, slots: Sequence[Slot], keys: Sequence[str]
-) -> tuple[ClaimScan, list[Claimed]]:
+    connection: TrioConnection, slots: Sequence[ClaimSlot], keys: Sequence[str]
+) -> tuple[ClaimScan, list[ClaimedJob]]:
     """As `claim`, of these flow keys."""
     return await _claim(connection, "claim_hinted", slots, arrays.texts(keys), len(keys))
 
 
 async def _claim(
-    connection: TrioConnection, name: str, slots: Sequence[Slot], where: str, keys_max: int
-) -> tuple[ClaimScan, list[Claimed]]:
+    connection: TrioConnection, name: str, slots: Sequence[ClaimSlot], where: str, keys_max: int
+) -> tuple[ClaimScan, list[ClaimedJob]]:
     params = (
         slots[0].job_type,
         len(slots),
@@ -126,14 +126,14 @@ async def _admit(connection: TrioConnection, name: str, params: tuple[object, ..
     return ClaimScan(*scan), admitted
 
 
-def doubtful(doubt: InDoubt) -> list[Claimed]:
+def doubtful(doubt: InDoubt) -> list[ClaimedJob]:
     """What a claim in doubt has leased, if it was committed; payloads as they are stored."""
     return _claimed(doubt.rows)
 
 
-def _claimed(rows: Iterable[Sequence[Any]]) -> list[Claimed]:
+def _claimed(rows: Iterable[Sequence[Any]]) -> list[ClaimedJob]:
     jobs = (row[len(ClaimScan._fields) :] for row in rows)
-    return [Claimed(*cast(Any, job)) for job in jobs if job[0] is not None]
+    return [ClaimedJob(*cast(Any, job)) for job in jobs if job[0] is not None]
 
 
 async def adopt(connection: TrioConnection, job_types: Sequence[int], limit: int) -> int:
@@ -145,19 +145,19 @@ async def adopt(connection: TrioConnection, job_types: Sequence[int], limit: int
 class MovedFlow(NamedTuple):
     """An applied completion, what its attempt held, its flow key, and that of the next job."""
 
-    moved: Moved
+    moved: AppliedCompletion
     held: int | None
     flow_key: str | None
     next_key: str | None
 
 
 async def complete(
-    connection: TrioConnection, items: Sequence[FastItem], waits: Sequence[Waits], *, to_outbox: bool
+    connection: TrioConnection, items: Sequence[FastItem], waits: Sequence[WaitsInQueue], *, to_outbox: bool
 ) -> list[MovedFlow]:
     """As `jobs.complete_fast`. ``waits``: where the next jobs do."""
     params = (*fast_columns(connection, items), to_outbox, arrays.ints(waits))
     rows = cast(Any, await connection.fetch(SQL["complete_flow"], params))
-    return [MovedFlow(Moved(*row[:-3]), *row[-3:]) for row in rows]
+    return [MovedFlow(AppliedCompletion(*row[:-3]), *row[-3:]) for row in rows]
 
 
 class FlowStart(NamedTuple):
@@ -166,7 +166,7 @@ class FlowStart(NamedTuple):
     start: FastStart
     priority: int | None
     flow_key: str | None
-    waits: Waits
+    waits: WaitsInQueue
 
 
 async def start(connection: TrioConnection, items: Sequence[FlowStart], *, to_outbox: bool) -> list[Begun]:
@@ -215,7 +215,7 @@ def set_priority(
     return statements
 
 
-def give_back(released: Iterable[Slots]) -> list[Statement]:
+def give_back(released: Iterable[ReleasedSlots]) -> list[Statement]:
     """What attempts held that ended; none without any."""
     counts: Counter[tuple[int, str]] = Counter()
     runs: Counter[tuple[int, str]] = Counter()

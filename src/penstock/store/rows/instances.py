@@ -87,7 +87,7 @@ class InstanceRow(NamedTuple):
     """Of a run of code that is blocked."""
 
 
-class Place(NamedTuple):
+class StepPlace(NamedTuple):
     """A step that an instance stands on, with the state of its token; or else the id of the one that failed."""
 
     step: int | None
@@ -214,11 +214,11 @@ def _opened(row: InstanceRow, vault: Vault) -> InstanceRow:
     return row._replace(variables=variables, progress=progress, result=result)
 
 
-async def places(connection: TrioConnection, ids: Sequence[int]) -> dict[int, list[Place]]:
+async def places(connection: TrioConnection, ids: Sequence[int]) -> dict[int, list[StepPlace]]:
     """Where instances stand, in order of entry, or at which step they failed; `PLACES_MAX` of each."""
-    found: dict[int, list[Place]] = {}
+    found: dict[int, list[StepPlace]] = {}
     for id, *place in cast(Any, await connection.fetch(SQL["places"], (arrays.ints(ids), PLACES_MAX))):
-        found.setdefault(id, []).append(Place(*place))
+        found.setdefault(id, []).append(StepPlace(*place))
     return found
 
 

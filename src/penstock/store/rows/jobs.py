@@ -37,7 +37,7 @@ class FastItem(NamedTuple):
     output: bytes | None
 
 
-class Moved(NamedTuple):
+class AppliedCompletion(NamedTuple):
     """An applied completion. ``new_seq`` None: the instance ended. ``came_back``: to the queue, before; so its
     variables may be others than at its entry."""
 
@@ -50,7 +50,7 @@ class Moved(NamedTuple):
     came_back: bool | None
 
 
-class Slot(NamedTuple):
+class ClaimSlot(NamedTuple):
     """Room for one job of a type in a poll. ``ordinal`` counts the slots of that type from 1."""
 
     job_type: int
@@ -71,7 +71,7 @@ BOTTOM = LowWaterMark(0, 0)
 NO_LOW_WATER_MARKS: Mapping[int, LowWaterMark] = MappingProxyType({})
 
 
-class Claimed(NamedTuple):
+class ClaimedJob(NamedTuple):
     """A job that was leased to the slot (job_type, ordinal). ``variables`` None: there are many bytes of them,
     or they were not asked for.
 
@@ -202,15 +202,15 @@ _new: Any = cast(Any, tuple).__new__
 fast_item: Callable[
     [tuple[int, int, int | None, str, bool, int, int | None, str | None, float | None, bytes | None]], FastItem
 ] = partial(_new, FastItem)
-slot: Callable[[tuple[int, int, str, float]], Slot] = partial(_new, Slot)
+slot: Callable[[tuple[int, int, str, float]], ClaimSlot] = partial(_new, ClaimSlot)
 job_key: Callable[[tuple[int, int, int]], JobKey] = partial(_new, JobKey)
-_moved: Callable[[Sequence[Any]], Moved] = partial(_new, Moved)
-_claimed: Callable[[Sequence[Any]], Claimed] = partial(_new, Claimed)
+_moved: Callable[[Sequence[Any]], AppliedCompletion] = partial(_new, AppliedCompletion)
+_claimed: Callable[[Sequence[Any]], ClaimedJob] = partial(_new, ClaimedJob)
 
 
 async def complete_fast(
     connection: TrioConnection, items: Sequence[FastItem], *, to_outbox: bool = False
-) -> list[Moved]:
+) -> list[AppliedCompletion]:
     """Apply completions; those not in the answer were refused and changed nothing. One transaction of its own.
 
     ``to_outbox``: the next jobs wait for the relay, not in the queue.
@@ -236,7 +236,7 @@ SPARED_BY_ENDS: Final = ("instance_key", "job_note")
 
 async def complete_spared(
     connection: TrioConnection, items: Sequence[FastItem], *, to_outbox: bool = False
-) -> list[Moved]:
+) -> list[AppliedCompletion]:
     """As `complete_fast`, of instances without a key, while somebody holds `SPARED_BY_ENDS`; notes stay."""
     rows = await connection.fetch(SQL["complete_spared"], (*fast_columns(connection, items), to_outbox))
     return list(map(_moved, rows))
@@ -324,13 +324,13 @@ async def probe_ready(
 
 async def claim(
     connection: TrioConnection,
-    slots: Sequence[Slot],
+    slots: Sequence[ClaimSlot],
     low_water_marks: Mapping[int, LowWaterMark] = NO_LOW_WATER_MARKS,
     *,
     clear: bool = False,
     known: bool = False,
     spared: bool = False,
-) -> list[Claimed]:
+) -> list[ClaimedJob]:
     """Lease waiting jobs to slots. One transaction of its own; `doubtful` has what it did if that is in doubt.
     ``clear``: of types that have fewer jobs than slots, rows in the queue that are no job's any more go. ``known``:
     their variables are left out, unless it clears."""
@@ -356,7 +356,7 @@ async def claim(
     return await readable(connection, list(map(_claimed, rows)))
 
 
-async def readable(connection: TrioConnection, found: list[Claimed]) -> list[Claimed]:
+async def readable(connection: TrioConnection, found: list[ClaimedJob]) -> list[ClaimedJob]:
     """What was claimed, its payloads as they were before they were encrypted."""
     vault = connection.vault
     if vault is not None:
@@ -366,12 +366,12 @@ async def readable(connection: TrioConnection, found: list[Claimed]) -> list[Cla
     return found
 
 
-def doubtful(doubt: InDoubt) -> list[Claimed]:
+def doubtful(doubt: InDoubt) -> list[ClaimedJob]:
     """What a claim in doubt has leased, if it was committed; payloads as they are stored."""
-    return [Claimed(*cast(Any, row)) for row in doubt.rows]
+    return [ClaimedJob(*cast(Any, row)) for row in doubt.rows]
 
 
-def _opened(found: Sequence[Claimed], vault: Vault) -> list[Claimed]:
+def _opened(found: Sequence[ClaimedJob], vault: Vault) -> list[ClaimedJob]:
     return [
         row if row.variables is None else row._replace(variables=opened(vault, row.variables, row.instance))
         for row in found

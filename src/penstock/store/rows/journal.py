@@ -145,7 +145,7 @@ class NoticeOutcome(NamedTuple):
     flow_key: str | None
 
 
-class Waits(NamedTuple):
+class RunWaits(NamedTuple):
     """What an open run has said of its branches (JSON), and the position of its last record that may change it."""
 
     branches: str
@@ -171,7 +171,7 @@ class LetGo(NamedTuple):
     flow_key: str | None
 
 
-class Park(NamedTuple):
+class ParkedRun(NamedTuple):
     """A run that waits: until ``due_at`` (seconds since 1970), or until it is told something."""
 
     run_lease: RunLease
@@ -469,20 +469,20 @@ async def tell(
     return told
 
 
-async def waits(connection: TrioConnection, instances: Sequence[int], dropped: int) -> dict[int, Waits]:
+async def waits(connection: TrioConnection, instances: Sequence[int], dropped: int) -> dict[int, RunWaits]:
     """What open runs have said of their branches, by instance. Those that have said nothing, or what can't be read
     here, are left out. ``dropped``: the kind of records that does not count."""
     rows = cast(Any, await connection.fetch(SQL["read_waits"], (arrays.ints(instances), dropped)))
     vault = connection.vault
-    found = {row[0]: Waits(*row[1:]) for row in rows if row[1] is not None}
+    found = {row[0]: RunWaits(*row[1:]) for row in rows if row[1] is not None}
     if vault is None:
         return found
     size = sum(len(each.branches) for each in found.values())
     return await offloaded(size, lambda: _readable(found, vault))
 
 
-def _readable(found: dict[int, Waits], vault: Vault) -> dict[int, Waits]:
-    opened: dict[int, Waits] = {}
+def _readable(found: dict[int, RunWaits], vault: Vault) -> dict[int, RunWaits]:
+    opened: dict[int, RunWaits] = {}
     for instance, each in found.items():
         with suppress(KeyMissing):
             opened[instance] = each._replace(branches=vault.open_value(each.branches, CHECKPOINT))
@@ -505,7 +505,7 @@ async def senders(connection: TrioConnection, instance: int, first: int, last: i
     return dict(cast(Any, await connection.fetch(SQL["read_senders"], (instance, first, last))))
 
 
-async def park(connection: TrioConnection, items: Sequence[Park]) -> dict[int, LetGo]:
+async def park(connection: TrioConnection, items: Sequence[ParkedRun]) -> dict[int, LetGo]:
     """Let runs wait; by instance, in how many seconds they are due. Those not in the answer were refused."""
     due = [item.due_at if item.due_at is not None and item.due_at <= DUE_MAX_S else None for item in items]
     params = (

@@ -28,7 +28,7 @@ class LastExecution(NamedTuple):
     started_at: datetime
 
 
-class Failed(NamedTuple):
+class FailedStep(NamedTuple):
     """The step that failed last, and the first one that was done after it."""
 
     path: str
@@ -56,22 +56,22 @@ async def last_execution(connection: TrioConnection, instance: int) -> LastExecu
 
 async def find_failed(
     connection: TrioConnection, instance: int, failures: Sequence[int], done: Sequence[int]
-) -> Failed | None:
+) -> FailedStep | None:
     """The step that failed last, by the kinds of outcomes; None where none did."""
     rows = await connection.fetch(SQL["find_failed"], (instance, arrays.ints(failures), arrays.ints(done)))
-    return Failed(*cast(Any, rows[0])) if rows else None
+    return FailedStep(*cast(Any, rows[0])) if rows else None
 
 
 async def last_child(
     connection: TrioConnection, instance: int, child: int, done: Sequence[int]
-) -> tuple[Failed, str] | None:
+) -> tuple[FailedStep, str] | None:
     """The end of a child that came last, as if it had failed, and its payload. Raises KeyMissing."""
     rows = cast(Any, await connection.fetch(SQL["last_child"], (instance, child, arrays.ints(done))))
     if not rows:
         return None
     [(path, pos, payload, *since)] = rows
     text = payload if connection.vault is None else connection.vault.open_value(payload, PAYLOAD)
-    return Failed(path, pos, *since), text
+    return FailedStep(path, pos, *since), text
 
 
 async def find_path(connection: TrioConnection, instance: int, path: str, outcomes: Sequence[int]) -> int | None:

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
-from penstock.core.advance.effect import Subscription
+from penstock.core.advance.effect import MessageWait
 from penstock.core.rules.correlation import Address, Closing, Correlation, Wait, correlate
 from penstock.core.rules.state import MESSAGE_TIMER
 from penstock.store.db import arrays
@@ -58,7 +58,7 @@ class Used(NamedTuple):
     """Whether nobody has received it yet."""
 
 
-class Opened(NamedTuple):
+class LockedWaits(NamedTuple):
     """What a transaction that publishes sees, under its locks."""
 
     xid: str
@@ -67,7 +67,7 @@ class Opened(NamedTuple):
     waits: dict[Address, list[Wait]]
 
 
-class MessageRow(NamedTuple):
+class PendingMessageRow(NamedTuple):
     """A message that nobody has received yet. ``taken``: it is on its way to a wait."""
 
     id: int
@@ -136,7 +136,7 @@ def _executions(executions: Sequence[tuple[int, int]]) -> tuple[str, str]:
 
 
 def _written(
-    decided: Correlation, come: Sequence[tuple[int, Subscription]], gone: Sequence[tuple[int, int]]
+    decided: Correlation, come: Sequence[tuple[int, MessageWait]], gone: Sequence[tuple[int, int]]
 ) -> list[Statement]:
     ints = arrays.ints
     writes: list[Statement] = []
@@ -197,7 +197,7 @@ async def open_publishing(
     connection: TrioConnection,
     ids: Sequence[tuple[str, bytes, int, float]],
     asked: dict[Address, int],
-) -> Opened:
+) -> LockedWaits:
     """Begin a transaction that publishes: takes ids (id, hash, message, seconds to remember), locks the addresses and
     looks who waits there, so many of each at most. Leaves the transaction open."""
     names, keys, most = _columns(asked)
@@ -216,7 +216,7 @@ async def open_publishing(
     )
     taken = {id for id, *_ in ids} - {cast(str, row[0]) for row in claimed}
     used = await find_ids(connection, taken) if taken else {}
-    return Opened(cast(str, about[0][0]), used, _waits(wait_rows))
+    return LockedWaits(cast(str, about[0][0]), used, _waits(wait_rows))
 
 
 async def find_ids(connection: TrioConnection, ids: Iterable[str]) -> dict[str, Used]:
@@ -279,10 +279,10 @@ async def there(connection: TrioConnection, messages: Iterable[int]) -> set[int]
 
 async def listing(
     connection: TrioConnection, name: str | None, key: str | None, after: int, limit: int
-) -> list[MessageRow]:
+) -> list[PendingMessageRow]:
     """Messages that nobody has received yet, oldest first."""
     rows = await connection.fetch(SQL["list_messages"], (name, key, after, limit))
-    return [MessageRow(*cast(Any, row)) for row in rows]
+    return [PendingMessageRow(*cast(Any, row)) for row in rows]
 
 
 # -- chores

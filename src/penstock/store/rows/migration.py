@@ -17,7 +17,7 @@ from penstock.store.rows.full_path import token_of
 from penstock.store.rows.instances import one_snapshot
 
 
-class Seen(NamedTuple):
+class MigrationSnapshot(NamedTuple):
     """An instance as it stands, or as its failure left it. Without a lock."""
 
     id: int
@@ -39,7 +39,7 @@ class MovedToken(NamedTuple):
     timeout_s: float | None
 
 
-async def look(connection: TrioConnection, instances: Sequence[int]) -> list[Seen]:
+async def look(connection: TrioConnection, instances: Sequence[int]) -> list[MigrationSnapshot]:
     """What `core.advance.migration` is to decide on; instances that are not there are left out."""
     ids = arrays.ints(instances)
     async with one_snapshot(connection):
@@ -63,7 +63,7 @@ async def look(connection: TrioConnection, instances: Sequence[int]) -> list[See
     for id, step in signals:
         kept.setdefault(id, []).append(step)
     return [
-        Seen(
+        MigrationSnapshot(
             id,
             InstanceStatus(status),
             definition,
@@ -110,7 +110,7 @@ def move_tokens(moved: Sequence[MovedToken]) -> list[Statement]:
     return [(SQL["migrate_tokens"], columns)]
 
 
-class Waiting(NamedTuple):
+class WaitingJob(NamedTuple):
     """A job that waits: the type under which it does, the one that it has now, and where it waits then."""
 
     token: Token
@@ -120,7 +120,7 @@ class Waiting(NamedTuple):
     retyped: bool
 
 
-def requeue(waiting: Sequence[Waiting], *, to_outbox: bool) -> list[Statement]:
+def requeue(waiting: Sequence[WaitingJob], *, to_outbox: bool) -> list[Statement]:
     """Jobs that wait get places of their own in their queues; in the outbox those that have another type now."""
     ints, texts = arrays.ints, arrays.texts
     writes: list[Statement] = []

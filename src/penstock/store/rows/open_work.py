@@ -64,7 +64,7 @@ class ComingTimer(NamedTuple):
     flow_key: str | None
 
 
-class Place(NamedTuple):
+class QueuePlace(NamedTuple):
     """Where a job waits among those of its type."""
 
     priority: int
@@ -73,12 +73,12 @@ class Place(NamedTuple):
 
 
 async def waiting(
-    connection: TrioConnection, job_type: int, after: Place, limit: int
-) -> tuple[list[OpenJob], Place | None]:
+    connection: TrioConnection, job_type: int, after: QueuePlace, limit: int
+) -> tuple[list[OpenJob], QueuePlace | None]:
     """Jobs in the queue of a type by priority and flow key, of each those first that will be taken first; and where to
     go on, None: nowhere."""
     rows = await _read(connection, (SQL["waiting_jobs"], (job_type, *after[:2], limit + 1, after.flow_key)))
-    last = Place(rows[limit - 1][0], rows[limit - 1][1], rows[limit - 1][-1] or "") if len(rows) > limit else None
+    last = QueuePlace(rows[limit - 1][0], rows[limit - 1][1], rows[limit - 1][-1] or "") if len(rows) > limit else None
     jobs = [OpenJob(*row) for row in rows[:limit] if row[2] is not None]
     return jobs, last
 

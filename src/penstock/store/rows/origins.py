@@ -11,7 +11,7 @@ from penstock.store.db.connection import TrioConnection
 from penstock.store.db.statements import SQL
 
 
-class Origin(NamedTuple):
+class OriginRow(NamedTuple):
     """Where a workflow function stands: module and function, and the folder of its file where that matters, else ''."""
 
     name: str
@@ -24,11 +24,11 @@ class Origin(NamedTuple):
 class Registered(NamedTuple):
     """An origin that a workflow was registered with. ``connected``: an App with it is at work."""
 
-    origin: Origin
+    origin: OriginRow
     connected: bool
 
 
-class Shared(NamedTuple):
+class SharedType(NamedTuple):
     """A job type with several origins, and when the latest was registered."""
 
     job_type: str
@@ -44,18 +44,18 @@ async def lock(connection: TrioConnection) -> None:
 async def read(connection: TrioConnection, job_type: str) -> list[Registered]:
     """All origins of a job type: those of connected Apps first, then the latest."""
     rows = cast(Any, await connection.fetch(SQL["read_origins"], (job_type,)))
-    found: dict[Origin, bool] = {}
+    found: dict[OriginRow, bool] = {}
     for name, folder, connected in rows:
-        found.setdefault(Origin(name, folder), connected)
+        found.setdefault(OriginRow(name, folder), connected)
     return [Registered(origin, connected) for origin, connected in found.items()]
 
 
-async def write(connection: TrioConnection, job_type: str, origin: Origin, engine: int | None) -> None:
+async def write(connection: TrioConnection, job_type: str, origin: OriginRow, engine: int | None) -> None:
     """Keep an origin. ``engine``: the number of the engine that the App lives with; None where it lives elsewhere."""
     await connection.fetch(SQL["write_origin"], (job_type, *origin, engine))
 
 
-async def delete(connection: TrioConnection, job_type: str, origins: Sequence[Origin]) -> None:
+async def delete(connection: TrioConnection, job_type: str, origins: Sequence[OriginRow]) -> None:
     """Forget origins of a job type."""
     names, folders = [each.name for each in origins], [each.folder for each in origins]
     await connection.fetch(SQL["delete_origins"], (job_type, arrays.texts(names), arrays.texts(folders)))
@@ -66,6 +66,6 @@ async def types_of(connection: TrioConnection, prefix: str) -> list[str]:
     return [cast(str, row[0]) for row in await connection.fetch(SQL["registered_types"], (prefix,))]
 
 
-async def shared(connection: TrioConnection, limit: int) -> list[Shared]:
+async def shared(connection: TrioConnection, limit: int) -> list[SharedType]:
     """Job types that several programs have registered."""
-    return [Shared(*cast(Any, row)) for row in await connection.fetch(SQL["shared_types"], (limit,))]
+    return [SharedType(*cast(Any, row)) for row in await connection.fetch(SQL["shared_types"], (limit,))]

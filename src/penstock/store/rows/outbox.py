@@ -51,7 +51,7 @@ class OutboxScan(NamedTuple):
     held: dict[int, int]
 
 
-class Published(NamedTuple):
+class PublishedRow(NamedTuple):
     """A row that the broker has."""
 
     job_type: int
@@ -65,7 +65,7 @@ async def take(
     per_type: int,
     left_out: Collection[int],
     deadline_s: float,
-    published: Sequence[Published],
+    published: Sequence[PublishedRow],
     *,
     audit: bool,
 ) -> OutboxScan:
@@ -109,12 +109,12 @@ def _opened(row: Outgoing, vault: Vault) -> Outgoing:
     return row if row.variables is None else row._replace(variables=opened(vault, row.variables, row.instance))
 
 
-async def delete_published(connection: TrioConnection, published: Sequence[Published], *, audit: bool) -> None:
+async def delete_published(connection: TrioConnection, published: Sequence[PublishedRow], *, audit: bool) -> None:
     """Delete rows that the broker has. Safe to repeat."""
     await connection.fetch(*_deletion(published, audit))
 
 
-def _deletion(published: Sequence[Published], audit: bool) -> Statement:
+def _deletion(published: Sequence[PublishedRow], audit: bool) -> Statement:
     columns = list(zip(*published, strict=True))
     return SQL["delete_published"], (*(arrays.ints(column) for column in columns), audit)
 

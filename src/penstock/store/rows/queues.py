@@ -34,7 +34,7 @@ class TypesTaken(Exception):
         self.taken = taken
 
 
-class QueueRow(NamedTuple):
+class StoredQueue(NamedTuple):
     """A queue. Where its policy stands nothing is said of its job types."""
 
     id: int
@@ -51,7 +51,7 @@ class KeyedType(NamedTuple):
     policy: QueuePolicy | None
 
 
-class State(NamedTuple):
+class QueueState(NamedTuple):
     """How a queue stands. ``running``, ``open_runs`` None: nothing counts them."""
 
     running: int | None
@@ -60,7 +60,7 @@ class State(NamedTuple):
     open_runs: int | None
 
 
-class Limits(NamedTuple):
+class QueueLimits(NamedTuple):
     """What a queue counts where a token waits. ``open_runs`` None: the token is one of them; a wait None: no rate."""
 
     token: int
@@ -151,16 +151,16 @@ async def keyed_types(connection: TrioConnection) -> list[KeyedType]:
     ]
 
 
-async def page(connection: TrioConnection, after: str, limit: int) -> list[QueueRow]:
+async def page(connection: TrioConnection, after: str, limit: int) -> list[StoredQueue]:
     """Queues in order of their names, after one of them."""
     rows = await connection.fetch(SQL["list_queues"], (after, limit, None))
-    return [QueueRow(id, name, _policy(policy, types)) for id, name, policy, types in cast(Any, rows)]
+    return [StoredQueue(id, name, _policy(policy, types)) for id, name, policy, types in cast(Any, rows)]
 
 
-async def find(connection: TrioConnection, name: str) -> QueueRow | None:
+async def find(connection: TrioConnection, name: str) -> StoredQueue | None:
     """A queue by its name."""
     rows = await connection.fetch(SQL["list_queues"], ("", 1, name))
-    return next((QueueRow(id, name, _policy(policy, types)) for id, name, policy, types in cast(Any, rows)), None)
+    return next((StoredQueue(id, name, _policy(policy, types)) for id, name, policy, types in cast(Any, rows)), None)
 
 
 async def put(connection: TrioConnection, name: str, policy: QueuePolicy, *, actor: str | None, audit: bool) -> None:
@@ -241,7 +241,7 @@ async def _changed(
     await notify(connection, CHANGED)
 
 
-async def state(connection: TrioConnection, queue: QueueRow) -> State:
+async def state(connection: TrioConnection, queue: StoredQueue) -> QueueState:
     """How a queue stands."""
     types = await job_type_ids(connection, queue.policy.job_types)
     rows = await connection.fetch(SQL["queue_state"], (queue.id, arrays.ints(types.values()), COUNTED_MAX_ITEMS))
@@ -249,7 +249,7 @@ async def state(connection: TrioConnection, queue: QueueRow) -> State:
     running = whole if queue.policy.concurrency is not None else None
     if running is None and queue.policy.concurrency_per_key is not None:
         running = int(by_key or 0)
-    return State(running, waiting, oldest_s, open_runs if queue.policy.runs is not None else None)
+    return QueueState(running, waiting, oldest_s, open_runs if queue.policy.runs is not None else None)
 
 
 async def measure(connection: TrioConnection, queues_max: int, waiting_max: int) -> list[tuple[str, int | None, int]]:
@@ -258,10 +258,10 @@ async def measure(connection: TrioConnection, queues_max: int, waiting_max: int)
     return [cast(tuple[str, int | None, int], row) for row in rows]
 
 
-async def limits(connection: TrioConnection, tokens: Sequence[int]) -> list[Limits]:
+async def limits(connection: TrioConnection, tokens: Sequence[int]) -> list[QueueLimits]:
     """Of those of the tokens that wait for a job to begin whose type is in a queue."""
     rows = await connection.fetch(SQL["queue_limits"], (arrays.ints(tokens),))
-    return [Limits(token, name, _policy(policy, ()), *rest) for token, name, policy, *rest in cast(Any, rows)]
+    return [QueueLimits(token, name, _policy(policy, ()), *rest) for token, name, policy, *rest in cast(Any, rows)]
 
 
 async def first_in_line(connection: TrioConnection, job_types: Sequence[str]) -> dict[str, int]:
@@ -269,7 +269,7 @@ async def first_in_line(connection: TrioConnection, job_types: Sequence[str]) ->
     return dict(cast(Any, await connection.fetch(SQL["first_in_line"], (arrays.texts(job_types),))))
 
 
-async def keys(connection: TrioConnection, queue: QueueRow, limit: int) -> list[tuple[str, int, int]]:
+async def keys(connection: TrioConnection, queue: StoredQueue, limit: int) -> list[tuple[str, int, int]]:
     """(flow key, running, waiting) of the keys with most under way, and of those first in line."""
     types = await job_type_ids(connection, queue.policy.job_types)
     rows = await connection.fetch(SQL["queue_keys"], (queue.id, arrays.ints(types.values()), limit, COUNTED_MAX_ITEMS))

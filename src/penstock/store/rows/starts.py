@@ -15,7 +15,7 @@ from penstock.store.db.vault import sealed
 LINES_BEING_MADE_MAX: Final = 5
 
 
-class Window(NamedTuple):
+class StartWindow(NamedTuple):
     """A row of `start_window`: of a definition id, for what (`core.rules.start_rules.WindowKind`), under which key."""
 
     definition_id: str
@@ -23,7 +23,7 @@ class Window(NamedTuple):
     key: str
 
 
-async def claim(connection: TrioConnection, window: Window, seconds: float, instance: int) -> int:
+async def claim(connection: TrioConnection, window: StartWindow, seconds: float, instance: int) -> int:
     """Take a window for ``instance``, if nobody has it; who has it then. Waits for a transaction that holds it."""
     while True:
         rows = await connection.fetch(SQL["claim_window"], (*window, seconds, instance))
@@ -32,19 +32,19 @@ async def claim(connection: TrioConnection, window: Window, seconds: float, inst
             return cast(int, rows[0][0])
 
 
-async def hold(connection: TrioConnection, window: Window, seconds: float, instance: int) -> tuple[int, datetime]:
+async def hold(connection: TrioConnection, window: StartWindow, seconds: float, instance: int) -> tuple[int, datetime]:
     """Take a window for ``instance``, if there is none, and lock it; who has it then, and until when."""
     rows = await connection.fetch(SQL["hold_window"], (*window, seconds, instance))
     return cast("tuple[int, datetime]", rows[0])
 
 
-async def take(connection: TrioConnection, window: Window, seconds: float, instance: int, before: int) -> bool:
+async def take(connection: TrioConnection, window: StartWindow, seconds: float, instance: int, before: int) -> bool:
     """Take a window away from ``before``. False: it has gone to another one meanwhile."""
     return bool(await connection.fetch(SQL["take_window"], (*window, seconds, instance, before)))
 
 
 async def throttle(
-    connection: TrioConnection, window: Window, pace_s: float, burst: int, wait_max_s: float
+    connection: TrioConnection, window: StartWindow, pace_s: float, burst: int, wait_max_s: float
 ) -> tuple[bool, float]:
     """Whether one more start may begin within ``wait_max_s``, and in how many seconds it may."""
     rows = await connection.fetch(SQL["throttle_start"], (*window, pace_s, burst, wait_max_s))
@@ -54,7 +54,7 @@ async def throttle(
     return False, cast(float, rows[0][0]) if rows else 0.0
 
 
-def keep_throttle(instance: int, window: Window, pace_s: float, burst: int) -> Statement:
+def keep_throttle(instance: int, window: StartWindow, pace_s: float, burst: int) -> Statement:
     """A start that is put off stands in the line of a window."""
     return SQL["keep_throttle"], (instance, window.definition_id, window.key, pace_s, burst)
 
