@@ -238,7 +238,7 @@ class MemoryBackend:
         self.db.wake()
         return 5.0
 
-    async def give_back(self, leased: LeasedRun) -> None:
+    async def release(self, leased: LeasedRun) -> None:
         self._row(leased).state = "ready"
         self.db.wake()
 

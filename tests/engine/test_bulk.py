@@ -208,7 +208,7 @@ async def test_what_runs_are_told_counts_though_its_page_was_lost(
     """The runs have ended when the page comes again, so the filter finds none: it said that none was told."""
     started = [await runs.start(driver) for _ in range(3)]
     for one in await runs.take(driver, n=3):  # those that nobody ever had are cancelled at once
-        await driver.engine.journal.give_back(one.run_lease)
+        await driver.engine.journal.release(one.run_lease)
     said: dict[str, Any] = {"step_id": "go"} if action == "signal" else {}
     made = await driver.engine.bulk.create(
         BulkRequest(action=action, filter=BulkFilter(status="ACTIVE"), note="too late", **said)

@@ -644,7 +644,7 @@ SCENARIOS: dict[str, Prepare] = {
     "a rejected message that is corrected": reject_message,
     "a cancel of a run": of_run(lambda driver, run: driver.cancel(run.instance_id)),
     "a run that is blocked": of_run(lambda driver, run: driver.engine.journal.block(run.run_lease, "no")),
-    "a run that is given back": of_run(lambda driver, run: driver.engine.journal.give_back(run.run_lease)),
+    "a run that is given back": of_run(lambda driver, run: driver.engine.journal.release(run.run_lease)),
     "a retry of a run": retry_run,
     "a run that continues as new": continue_run,
     "a child that a run starts": calling("starts"),

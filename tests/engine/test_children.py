@@ -115,7 +115,7 @@ async def test_a_child_is_of_one_call_of_one_run(driver: Driver) -> None:
         await start(driver, run, n=2)
     with pytest.raises(NotFound, match="unknown"):
         await start(driver, run, "/2", "no such definition", "c-2")
-    await driver.engine.journal.give_back(run.run_lease)
+    await driver.engine.journal.release(run.run_lease)
     with pytest.raises(LeaseLost):
         await start(driver, run, "/3", id="c-3")
     with pytest.raises(LeaseLost):
@@ -155,7 +155,7 @@ async def test_children_begin_together_and_bad_ones_alone(driver: Driver) -> Non
     [(children, transactions, tokens)] = begun()
     assert (children, tokens) == (58, 58)
     assert transactions < 58 - 20, "the later ones came together"
-    await driver.engine.journal.give_back(run.run_lease)
+    await driver.engine.journal.release(run.run_lease)
     async with trio.open_nursery() as nursery:
         for number in range(60, 63):
             nursery.start_soon(start_one, number)

@@ -1,6 +1,6 @@
 """Fencing through the database (engine.md, guarantees 2 and 5): stale, late, repeated and batched results.
 
-Each test runs on both ways a completion can take: the fast path (one statement) and the wide one (`advance`).
+Each test runs on both ways a completion can take: the fast path (one statement) and the full one (`advance`).
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ async def test_who_does_not_hold_the_run_writes_nothing(driver: Driver, change: 
         await journal.block(wrong, "no")
     with pytest.raises(LeaseLost):
         await journal.extend(wrong)
-    await journal.give_back(wrong)
+    await journal.release(wrong)
     assert await paths(driver, run.run_lease) == []
     assert await paths(driver, other.run_lease) == ["/0"]
     assert driver.rows("SELECT state, attempt, mail FROM token") == [(1, 1, 0)] * 2
@@ -160,7 +160,7 @@ async def test_an_id_starts_one_run_and_other_arguments_are_refused(driver: Driv
 async def test_a_takeover_keeps_the_journal_and_fences_its_predecessor(driver: Driver) -> None:
     run = await begin(driver)
     await append(driver, run.run_lease, done("/0"))
-    await driver.engine.journal.give_back(run.run_lease)
+    await driver.engine.journal.release(run.run_lease)
     [again] = await take(driver, "e1.0123abcd/shop-1")
     assert (again.run_lease.attempt, again.run_lease.instance) == (2, run.run_lease.instance)
     with pytest.raises(LeaseLost):

@@ -60,7 +60,7 @@ async def let_go(driver: Driver, held: RunLease, how: str) -> None:
         case "expire":
             assert await driver.expire(31.0) == 1
         case "give back":
-            await driver.engine.journal.give_back(held)
+            await driver.engine.journal.release(held)
             await wait_until(lambda: is_free(driver, held))
         case "return":
             tag = held.holder.partition(".")[2].partition("/")[0]

@@ -179,7 +179,7 @@ async def test_in_kafka_mode_runs_still_wait_in_the_queue(make_driver: MakeDrive
     assert driver.rows(where) == [(1, 0)]
     [run] = await take(driver)
     assert run.instance_id == instance
-    await driver.engine.journal.give_back(run.run_lease)
+    await driver.engine.journal.release(run.run_lease)
     assert driver.rows(where) == [(1, 0)]
     [run] = await take(driver)
     assert await driver.engine.journal.block(run.run_lease, "no") == 5

@@ -186,7 +186,7 @@ async def test_force_ends_a_run_in_whatever_state_it_is(driver: Driver, before: 
         case "parked":
             await park(driver, run.run_lease, due_at=driver.clock.now().timestamp() + 60)
         case "queued":
-            await driver.engine.journal.give_back(run.run_lease)
+            await driver.engine.journal.release(run.run_lease)
         case "blocked":
             await driver.engine.journal.block(
                 run.run_lease, "at /3 the journal has 'charge', the code asks for 'fraud'"

@@ -16,5 +16,5 @@ def whole_scans(monkeypatch: pytest.MonkeyPatch) -> None:
     """No loop of these engines looks at the whole queue now and then, so every claim does: else a job of a better
     priority would stay below what was taken."""
     monkeypatch.setattr(LowWaterMarks, "mark_taken", lambda *_: None)
-    for pause in ("FRUITLESS_S", "FRUITLESS_SHARE", "ADOPT_INTERVAL_S"):
+    for pause in ("FRUITLESS_S", "FRUITLESS_SHARE", "REASSIGN_INTERVAL_S"):
         monkeypatch.setattr(fairness_order, pause, 0.0)

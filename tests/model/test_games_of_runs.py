@@ -169,7 +169,7 @@ class Life:
 
     async def give_back(self) -> None:
         assert self.run is not None
-        await self.engine.engine.journal.give_back(self.run.run_lease)
+        await self.engine.engine.journal.release(self.run.run_lease)
         self.let_go(READY)
 
     async def expire(self) -> None:

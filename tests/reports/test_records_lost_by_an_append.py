@@ -189,7 +189,7 @@ async def test_a_park_that_is_given_up_loses_no_record(autojump_clock):
                 return await park(*args)
 
             backend.park = overtaken  # type: ignore[method-assign]
-            await executor._let_go(run)
+            await executor._unload(run)
             with trio.fail_after(100):
                 await database.wait_state("r", "ended")
     assert began == [1]

@@ -117,7 +117,7 @@ QUEUE_CASES = {
     "claim_hinted": Case(claim_hinted, 4, 100, 4),
     "admit": Case(admit, 64, 60, 1),
     "admit_hinted": Case(admit_hinted, 4, 100, 4),
-    "adopt": Case(lambda c: flow.adopt(c, [2], 100), 100, 40),
+    "adopt": Case(lambda c: flow.reassign(c, [2], 100), 100, 40),
     "complete_flow": Case(complete, HELD, 60, HELD),
     "start_flow": Case(start, 64, 40, 64),
     "release_slots": Case(

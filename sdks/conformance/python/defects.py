@@ -183,11 +183,11 @@ def ends_without_a_drain(worker: Worker | None) -> None:
 
 @defect("drain-gives-back")
 def keeps_what_it_did_not_do(worker: Worker | None) -> None:
-    async def give_back(self: Any, jobs: Any) -> None:
+    async def release_jobs(self: Any, jobs: Any) -> None:
         for each in jobs:
             each.stop(held.StopReason.STOPPING)
 
-    session.WorkerSession._give_back = give_back  # type: ignore[method-assign]
+    session.WorkerSession._release_jobs = release_jobs  # type: ignore[method-assign]
     execution_failed = execution._failed
 
     async def run_handler(hdl: Any, job: Any, *args: Any) -> Any:

@@ -177,7 +177,7 @@ class Backend(Protocol):
         """This code can't go on with the run: another try after a pause, which is given in seconds. It never fails."""
         ...
 
-    async def give_back(self, leased: LeasedRun) -> None:
+    async def release(self, leased: LeasedRun) -> None:
         """The run waits for another executor, at once."""
         ...
 

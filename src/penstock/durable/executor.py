@@ -129,14 +129,14 @@ class Executor:
             log.warning("waiting for %d steps that run in threads: these can't be cancelled", self.steps.threads)
         async with trio.open_nursery() as nursery:
             for run in list(self._runs.values()):
-                nursery.start_soon(self._let_go, run)
+                nursery.start_soon(self._unload, run)
 
     def abandon(self, run: LoadedRun) -> None:
         """Give the run back for others: this program stops."""
         if not run.is_gone:
-            self.spawn(self._let_go, run)
+            self.spawn(self._unload, run)
 
-    async def _let_go(self, run: LoadedRun) -> None:
+    async def _unload(self, run: LoadedRun) -> None:
         """A run that waits is parked; another one goes to whoever takes it."""
         with suppress(RunLeaseLost, Away), trio.move_on_after(RETRY_MAX_S):
             if run.is_quiet:
@@ -147,7 +147,7 @@ class Executor:
             if not run.is_gone:
                 run.drop()
                 self.left(run, "given back", "")
-                await self.backend.give_back(run.leased)
+                await self.backend.release(run.leased)
 
     async def _wait_change(self) -> None:
         await self._changed.park()
@@ -208,9 +208,9 @@ class Executor:
             async with trio.open_nursery() as nursery:
                 for run in list(self._runs.values()):
                     if not run.activation.is_busy:
-                        nursery.start_soon(self._let_go, run)
+                        nursery.start_soon(self._unload, run)
             if self._claiming.cancel_called or trio.current_time() >= lease_ends - leased.lease_s / 2:
-                await self._give_back(leased)  # after others like it: it has its turn again
+                await self._release(leased)  # after others like it: it has its turn again
                 return
             self._activate(leased, lease_ends)
             suspect = self._runs.get(leased.key)
@@ -224,11 +224,11 @@ class Executor:
     async def _give_all_back(self, runs: Sequence[LeasedRun]) -> None:
         async with trio.open_nursery() as nursery:
             for leased in runs:
-                nursery.start_soon(self._give_back, leased)
+                nursery.start_soon(self._release, leased)
 
-    async def _give_back(self, leased: LeasedRun) -> None:
+    async def _release(self, leased: LeasedRun) -> None:
         with suppress(RunLeaseLost, Away):
-            await self.backend.give_back(leased)
+            await self.backend.release(leased)
 
     def _activate(self, leased: LeasedRun, lease_ends: float) -> None:
         if (before := self._runs.get(leased.key)) is not None:  # its lease has ended, and nobody else was quicker

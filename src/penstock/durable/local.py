@@ -202,9 +202,9 @@ class LocalBackend:
         """Blocked on code."""
         return await _asked(self._engine.journal.block(_lease(leased), reason))
 
-    async def give_back(self, leased: LeasedRun) -> None:
+    async def release(self, leased: LeasedRun) -> None:
         """For others to take."""
-        await _asked(self._engine.journal.give_back(_lease(leased)))
+        await _asked(self._engine.journal.release(_lease(leased)))
 
     async def transact(
         self,

@@ -170,7 +170,7 @@ class RemoteBackend:
                         await link.ask(w.RunPark(job_id, run.attempt, give_back=True))
                     except (RunLeaseLost, Away, Refused) as error:
                         log.debug("a run could not be given back: %s", error)
-                    link.let_go(job_id, run.attempt)
+                    link.end_lease(job_id, run.attempt)
 
     @property
     def job_types(self) -> Sequence[str]:
@@ -289,11 +289,11 @@ class RemoteBackend:
         view, branches = _bytes(shown.view), _branches(shown)
         item = w.RunPark(leased.key, leased.attempt, mail, due_at, view, branches)
         answer: w.RunParked = await _link(leased).ask(item, len(view) + len(branches))
-        return self._let_go(leased, not answer.unread)
+        return self._end_lease(leased, not answer.unread)
 
-    def _let_go(self, leased: LeasedRun, done: bool) -> bool:
+    def _end_lease(self, leased: LeasedRun, done: bool) -> bool:
         if done:
-            _link(leased).let_go(leased.key, leased.attempt)
+            _link(leased).end_lease(leased.key, leased.attempt)
         return done
 
     async def finish(self, leased: LeasedRun, mail: int, ending: Ending) -> bool:
@@ -308,7 +308,7 @@ class RemoteBackend:
         )  # fmt: skip
         size_bytes = len((ending.result or failure or "").encode()) + len(view) + len(item.error.encode())
         answer: w.RunFinished = await _link(leased).ask(item, size_bytes)
-        return self._let_go(leased, not answer.unread)
+        return self._end_lease(leased, not answer.unread)
 
     async def continue_as_new(self, leased: LeasedRun, mail: int, begun: Record, kept: Sequence[int]) -> bool:
         """As a new run."""
@@ -322,13 +322,13 @@ class RemoteBackend:
         answer: w.RunParked = await _link(leased).ask(
             w.RunPark(leased.key, leased.attempt, blocked_on=reason or "blocked")
         )
-        self._let_go(leased, done=True)
+        self._end_lease(leased, done=True)
         return answer.pause_ms / 1_000
 
-    async def give_back(self, leased: LeasedRun) -> None:
+    async def release(self, leased: LeasedRun) -> None:
         """For others to take."""
         await _link(leased).ask(w.RunPark(leased.key, leased.attempt, give_back=True))
-        self._let_go(leased, done=True)
+        self._end_lease(leased, done=True)
 
     async def transact(
         self,

@@ -92,7 +92,7 @@ class Link:
         await question.answered.wait()
         answer = question.answer
         if answer is None or answer.outcome == w.OutcomeCode.LEASE_LOST:
-            self.let_go(item.job_id, item.attempt)
+            self.end_lease(item.job_id, item.attempt)
             raise RunLeaseLost
         if answer.outcome == w.OutcomeCode.UNAVAILABLE:
             raise Away(answer.reason)
@@ -100,7 +100,7 @@ class Link:
             raise Refused(answer.reason, answer)
         return answer
 
-    def let_go(self, job_id: str, attempt: int) -> None:
+    def end_lease(self, job_id: str, attempt: int) -> None:
         """This attempt at a run is over here."""
         if self.leased.get(job_id) == attempt:
             del self.leased[job_id]

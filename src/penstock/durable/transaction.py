@@ -252,7 +252,7 @@ class StepTransactions:
         finally:
             if has_permit:
                 trio.from_thread.run_sync(_end, permit, False)
-            self._give_back(dsn or self._dsn, connection, session)
+            self._release(dsn or self._dsn, connection, session)
 
     def _append(
         self,
@@ -291,7 +291,7 @@ class StepTransactions:
                     return self._idle.pop(index)[1:]
         return None
 
-    def _give_back(self, dsn: str, connection: psycopg.Connection[Any], session: DatabaseSession) -> None:
+    def _release(self, dsn: str, connection: psycopg.Connection[Any], session: DatabaseSession) -> None:
         usable = not connection.closed and connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
         if usable:
             with self._lock:

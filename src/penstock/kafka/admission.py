@@ -10,7 +10,7 @@ import trio
 
 from penstock.engine.definitions.definitions import CODE_PREFIX
 from penstock.engine.engine import Engine
-from penstock.engine.queues.claims import ADOPT_MAX_ROWS
+from penstock.engine.queues.claims import REASSIGN_MAX_ROWS
 from penstock.store.db.connection import TrioConnection
 from penstock.store.rows import flow as store
 
@@ -32,9 +32,12 @@ class Admission:
         await self._definitions.resolve_job_types(connection, names)
         known = self._definitions.job_type_ids
         types = {name: known[name] for name in names if name in known}
-        due = self._fairness_order.to_adopt(types)
-        if due and await store.adopt(connection, [types[name] for name in due], ADOPT_MAX_ROWS) >= ADOPT_MAX_ROWS:
-            self._fairness_order.adopt_again(due)
+        due = self._fairness_order.to_reassign(types)
+        if (
+            due
+            and await store.reassign(connection, [types[name] for name in due], REASSIGN_MAX_ROWS) >= REASSIGN_MAX_ROWS
+        ):
+            self._fairness_order.reassign_again(due)
         return [id for name, id in types.items() if await self._admit(connection, name, id)]
 
     def next_at(self) -> float:

@@ -324,14 +324,14 @@ class InlineCall:
         if self._caller is not None and self._gate is not None:
             ending = self._gate.ending(self._caller, time())
             if ending is not None:
-                jobs.give_back(item)
+                jobs.release(item)
                 raise Unauthenticated(reason_of(ending))
         if found is None:
             if not self._park(poll):
                 self._wire.leave(None)
             return None
         if poll.waits and found and self._wire.peer_gone:
-            jobs.give_back(item)
+            jobs.release(item)
             found = []  # a client that only closed its sending side still reads
         if self._reservation.bytes > COPIES * ENCODED_AT_ONCE_BYTES:
             self._wire.leave(self._large(found))
@@ -385,7 +385,7 @@ class InlineCall:
         if parked is not None:
             self._routes.jobs.unpark(parked)
         if isinstance(item, ClaimItem):
-            self._routes.jobs.give_back(item)
+            self._routes.jobs.release(item)
         elif item is not None:
             item.resumes(None)
         self._reservation.close()

@@ -169,7 +169,7 @@ class _InlinePoll(_InlineCall[KnownPoll], eq=False):
             if small and call.answer_and_end(encode_message(m.PollJobsResponse(jobs), m.PACKAGE)):
                 return True
         except BaseException:
-            calls.jobs.give_back(item)
+            calls.jobs.release(item)
             raise
         held = call.reservation
 
@@ -182,7 +182,7 @@ class _InlinePoll(_InlineCall[KnownPoll], eq=False):
         return False
 
     def _let_go(self, item: ClaimItem) -> None:
-        self.calls.jobs.give_back(item)
+        self.calls.jobs.release(item)
 
 
 class _InlineCompletion(_InlineCall[str], eq=False):

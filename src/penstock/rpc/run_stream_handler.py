@@ -287,7 +287,7 @@ class RunStreamHandler:
     async def _park(self, held: RunLease, item: w.RunPark, answer: w.RunParked) -> None:
         journal = self._engine.journal
         if item.give_back:
-            await journal.give_back(held)
+            await journal.release(held)
         elif item.blocked_on:
             answer.pause_ms = min(round(1_000 * await journal.block(held, item.blocked_on)), PAUSE_MAX_MS)
         else:

@@ -140,7 +140,7 @@ class WorkerSession:
                 try:
                     await self._work()
                 finally:
-                    await self._give_back(self._leases.jobs())
+                    await self._release_jobs(self._leases.jobs())
                     services.cancel_scope.cancel()
         finally:
             await self._pools.processes.aclose()
@@ -154,7 +154,7 @@ class WorkerSession:
 
     async def _drain(self) -> None:
         LOGGER.info("draining: %d jobs held", self._intake.active)
-        await self._give_back([held for held in self._leases.jobs() if held.is_waiting])
+        await self._release_jobs([held for held in self._leases.jobs() if held.is_waiting])
         self._grace.deadline = anyio.current_time() + self._settings.drain_grace_s
         with self._grace:
             await self._wait_inactive()
@@ -167,7 +167,7 @@ class WorkerSession:
             await self._failures.wait_empty()
             await self._parks.wait_empty()
         # Before the task group waits for threads, which can't be ended from outside.
-        await self._give_back(self._leases.jobs())
+        await self._release_jobs(self._leases.jobs())
 
     # -- taking on jobs
 
@@ -254,7 +254,7 @@ class WorkerSession:
         else:
             self._counts.failed += 1
 
-    async def _give_back(self, jobs: Sequence[LeasedJob]) -> None:
+    async def _release_jobs(self, jobs: Sequence[LeasedJob]) -> None:
         """Return held jobs to the queue. Those that can't be returned now come back when their lease ends."""
         for held in jobs:
             held.stop(StopReason.STOPPING)
@@ -276,7 +276,7 @@ class WorkerSession:
             late = [held for held in self._leases.jobs() if held.is_waiting and held.received_at < overdue]
             if late:
                 LOGGER.info("%d jobs go back: they have waited for %g s", len(late), MAX_WAIT_S)
-                await self._give_back(late)
+                await self._release_jobs(late)
 
     # -- room
 

@@ -362,7 +362,7 @@ class Definitions:
         self._by_version.clear()
         self._cached_bytes = 0
 
-    def let_go(self, id: str) -> None:
+    def evict(self, id: str) -> None:
         """Find no version of an id without asking the database."""
         self._by_version = {known: key for known, key in self._by_version.items() if known[0] != id}
 

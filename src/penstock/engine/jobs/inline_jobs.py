@@ -132,7 +132,7 @@ class InlineJobs:
                 return self.claim(poll, waiter.reservation, caller, now)
         except PenstockError:
             polls.activity.observe_poll(poll.worker, poll.types, now)
-            self.give_back(item)
+            self.release(item)
             raise
         waiter.closed = True
         if waiter.jobs:
@@ -144,7 +144,7 @@ class InlineJobs:
         self._metrics.empty_polls.inc()
         return waiter.jobs
 
-    def give_back(self, item: ClaimItem) -> None:
+    def release(self, item: ClaimItem) -> None:
         """Nobody is there any more for what a look finds, or has found."""
         item.resumes(None)
         item.waiter.closed = True

@@ -31,7 +31,7 @@ from penstock.store.rows import flow as flow_store
 from penstock.store.rows import jobs as store
 from penstock.telemetry.metrics import Metrics
 
-ADOPT_MAX_ROWS: Final = 1_000
+REASSIGN_MAX_ROWS: Final = 1_000
 """Of each type: some ten milliseconds."""
 HINTED_KEYS_MIN: Final = 16
 """Keys of which something was heard that are looked at together; then twice as many, while jobs are wanted."""
@@ -118,7 +118,7 @@ class Claims(GroupCommitQueue[ClaimItem]):
         """The next claim of these types sees all that waits, however short ago the last look was."""
         self.low_water_marks.drop()
         self.fairness_order.open(job_types)
-        self.fairness_order.adopt_again(job_types)
+        self.fairness_order.reassign_again(job_types)
 
     async def _claim(self, connection: TrioConnection, items: list[ClaimItem], again: bool) -> None:
         waiters = [item.waiter for item in items]
@@ -198,9 +198,13 @@ class Claims(GroupCommitQueue[ClaimItem]):
         await self._definitions.resolve_job_types(connection, [*types])
         ids = self._definitions.job_type_ids
         known = [name for name in types if name in ids]
-        due = self.fairness_order.to_adopt(known)
-        if due and await flow_store.adopt(connection, [ids[name] for name in due], ADOPT_MAX_ROWS) >= ADOPT_MAX_ROWS:
-            self.fairness_order.adopt_again(due)
+        due = self.fairness_order.to_reassign(known)
+        if (
+            due
+            and await flow_store.reassign(connection, [ids[name] for name in due], REASSIGN_MAX_ROWS)
+            >= REASSIGN_MAX_ROWS
+        ):
+            self.fairness_order.reassign_again(due)
         first = self._turn % max(1, len(known))
         for name in (*known[first:], *known[:first]):
             if self.fairness_order.is_open(name) and (wanted := await self._claim_type(connection, waiters, name)):

@@ -25,7 +25,7 @@ WALK_PAUSE_MAX_S: Final = 0.05
 after this for each look of a round, and what the looks take."""
 ROUND_TRUSTED_S: Final = 10.0
 """So long ago a look came to the end of a type's keys at most: others may look at them since, and not come round."""
-ADOPT_INTERVAL_S: Final = 1.0
+REASSIGN_INTERVAL_S: Final = 1.0
 """Between two looks for jobs that came to the queue of those without turns."""
 TYPES_MAX_ITEMS: Final = 20_000
 KEYS_MAX_ITEMS: Final = 100_000
@@ -153,16 +153,16 @@ class FairnessOrder:
             keys.clear()
         self._hints = 0
 
-    def to_adopt(self, job_types: Iterable[str]) -> list[str]:
+    def to_reassign(self, job_types: Iterable[str]) -> list[str]:
         """Those of the types that are due to be looked through for jobs without turns; not again for a while."""
         now = self._clock()
         due = [name for name in job_types if self._adopt_at.get(name, 0.0) <= now]
         if len(self._adopt_at) > TYPES_MAX_ITEMS:
             self._adopt_at.clear()
-        self._adopt_at.update((name, now + ADOPT_INTERVAL_S) for name in due)
+        self._adopt_at.update((name, now + REASSIGN_INTERVAL_S) for name in due)
         return due
 
-    def adopt_again(self, job_types: Iterable[str]) -> None:
+    def reassign_again(self, job_types: Iterable[str]) -> None:
         """There may be more of them."""
         for name in job_types:
             self._adopt_at.pop(name, None)

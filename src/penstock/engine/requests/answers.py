@@ -57,7 +57,7 @@ class AnswerMemory:
         most = self.max_bytes if size_bytes <= SMALL_BYTES else self._large_max_bytes
         return self.used_bytes + min(size_bytes, self.max_bytes // 2) <= most
 
-    def give_back(self, size_bytes: int) -> None:
+    def release(self, size_bytes: int) -> None:
         """So many are held no more."""
         self.used_bytes -= size_bytes
         if self.waiting:
@@ -117,7 +117,7 @@ class MemoryReservation(Struct, eq=False):
     def keep(self, size_bytes: int) -> None:
         """Hold only so many from now on."""
         if size_bytes < self.bytes:
-            self.memory.give_back(self.bytes - size_bytes)
+            self.memory.release(self.bytes - size_bytes)
             self.bytes = size_bytes
 
     def close(self) -> None:

@@ -177,7 +177,7 @@ class Code:
             except definition_store.OtherKind:
                 raise Conflict(f"'{id}' is no workflow written as code: others can't be deleted") from None
             finally:  # also where nobody heard what became of it
-                self._definitions.let_go(id)
+                self._definitions.evict(id)
                 self._versions = {each: known for each, known in self._versions.items() if each.definition_id != id}
         if gone is None:
             raise self._definitions.unknown(id, 0)

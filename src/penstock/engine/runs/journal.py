@@ -337,7 +337,7 @@ class Journal:
             await self._ask(lambda connection: store.go_on(connection, run_lease))
         return ExtendedRun(item.row.left_s, item.row.mail)
 
-    async def give_back(self, run_lease: RunLease) -> None:
+    async def release(self, run_lease: RunLease) -> None:
         """Let go of a run at once, for others to take. One that is lost already is no error."""
         job = JobKey(run_lease.instance, run_lease.instance, run_lease.seq)
         lease = job_store.Lease(run_lease.instance, run_lease.seq, run_lease.attempt, run_lease.holder)

@@ -37,7 +37,7 @@ from penstock.store.rows import jobs as job_store
 from penstock.store.rows import journal as store
 from penstock.store.rows import journal_cuts as cuts
 from penstock.store.rows import signals
-from penstock.store.rows.journal import LetGo, RunState
+from penstock.store.rows.journal import RunReleased, RunState
 from penstock.store.rows.timers import Timer
 from penstock.telemetry.metrics import Metrics
 
@@ -268,18 +268,18 @@ class JournalLanes:
         for item, state in zip(items, states, strict=True):
             item.tries += 1
             if not is_held(state, item.run_lease):
-                self._let_go(item.run_lease, state)
+                self._end_lease(item.run_lease, state)
                 item.refuse(LeaseLost(LOST))
             elif item.tries >= TRIES_MAX:
                 item.refuse(Unavailable(BUSY_REASON))
 
-    def _let_go(self, run_lease: RunLease, how: LetGo | RunState) -> None:
+    def _end_lease(self, run_lease: RunLease, how: RunReleased | RunState) -> None:
         self._on_freed(run_lease, how)
         self._leases.end(run_lease.instance, run_lease.seq, run_lease.attempt)
 
-    def _on_freed(self, run_lease: RunLease, how: LetGo | RunState) -> None:
+    def _on_freed(self, run_lease: RunLease, how: RunReleased | RunState) -> None:
         """What others may have: as its statement says, or, when that was an earlier one, as this engine knows."""
-        job_type = how.freed if isinstance(how, LetGo) else None
+        job_type = how.freed if isinstance(how, RunReleased) else None
         lease = self._leases.find(run_lease.instance, run_lease.seq)
         if isinstance(how, RunState) and lease is not None and lease.loaded is not None:
             job_type = lease.loaded.definition.steps[lease.step].job_type
@@ -368,10 +368,10 @@ class JournalLanes:
             if item.instance not in done:
                 refused.append(item)
                 continue
-            let_go = done[item.instance]
-            self._let_go(item.run_lease, let_go)
-            if let_go.told is not None:
-                self._timers.on_due_in(let_go.told)
+            released = done[item.instance]
+            self._end_lease(item.run_lease, released)
+            if released.told is not None:
+                self._timers.on_due_in(released.told)
             item.answer(True)
         if not refused:
             return
@@ -381,7 +381,7 @@ class JournalLanes:
             if is_held(state, item.run_lease) and state.mail != item.park.mail:
                 item.answer(False)
             elif again and state.state is not None and state.attempt == item.run_lease.attempt and state.holder is None:
-                self._let_go(item.run_lease, state)  # an earlier try did it; due when the next look finds it
+                self._end_lease(item.run_lease, state)  # an earlier try did it; due when the next look finds it
                 item.answer(True)
             else:
                 left.append((item, state))
@@ -394,21 +394,21 @@ class JournalLanes:
         done = await store.block(connection, [(item.run_lease, item.reason) for item in items], listed=listed)
         refused: list[BlockItem] = []
         for item in items:
-            let_go = done.get(item.instance)
-            if let_go is None:
+            released = done.get(item.instance)
+            if released is None:
                 refused.append(item)
                 continue
-            self._let_go(item.run_lease, let_go)
-            self._timers.on_due_in(let_go.told)
+            self._end_lease(item.run_lease, released)
+            self._timers.on_due_in(released.told)
             self._metrics.runs_blocked.inc()
-            item.answer(let_go.told)
+            item.answer(released.told)
         if not refused:
             return
         left: list[tuple[BlockItem, RunState]] = []
         states = await store.run_states(connection, [item.run_lease for item in refused])
         for item, state in zip(refused, states, strict=True):
             if again and state.attempt == item.run_lease.attempt and state.state == TokenState.BACKOFF:
-                self._let_go(item.run_lease, state)
+                self._end_lease(item.run_lease, state)
                 item.answer(0.0)
             else:
                 left.append((item, state))
@@ -464,8 +464,8 @@ class JournalLanes:
             keyed = await job_store.keyed_instances(connection, [item.instance for item in items])
         found = {item.instance: item for item in items if item.instance not in keyed}
         done = await self._finish_in(connection, list(found.values()), spared=True) if found else {}
-        for instance, let_go in done.items():
-            self._ended(found[instance], let_go)
+        for instance, released in done.items():
+            self._ended(found[instance], released)
         self._notes.remember([job_store.forget_notes(list(done))] if done else [])
         await self._notes.forget(connection, self.finish.locked)
         left = [item for item in items if not item.settled]
@@ -479,7 +479,7 @@ class JournalLanes:
 
     async def _finish_in(
         self, connection: TrioConnection, items: list[FinishItem], *, spared: bool = False
-    ) -> dict[int, LetGo]:
+    ) -> dict[int, RunReleased]:
         kinds = {"view": RecordKind.VIEW, "error": RecordKind.ERROR}
         with self._metrics.db_transaction_seconds["finish"].time():
             return await store.finish(connection, [item.finish for item in items], **kinds, spared=spared)
@@ -492,7 +492,7 @@ class JournalLanes:
                 self._ended(item, done[item.instance])
             else:
                 refused.append(item)
-        if any(let_go.told for let_go in done.values()):  # callers, or what it called, are told by timers
+        if any(released.told for released in done.values()):  # callers, or what it called, are told by timers
             self._timers.on_due_in(0)
         if refused:
             await self._not_ended(connection, refused)
@@ -511,7 +511,7 @@ class JournalLanes:
                 left.append((item, state))
         self._refuse([item for item, _ in left], [state for _, state in left])
 
-    def _ended(self, item: FinishItem, how: LetGo | RunState) -> None:
+    def _ended(self, item: FinishItem, how: RunReleased | RunState) -> None:
         run_lease, status = item.run_lease, InstanceStatus(item.finish.status)
         lease = self._leases.find(run_lease.instance, run_lease.seq)
         self._on_freed(run_lease, how)

@@ -360,7 +360,7 @@ class TrioConnection(psycopg.AsyncConnection[TupleRow]):
             try:
                 known = await self.wait(self._fetch_gen(sql, params, results))
             finally:
-                lock.give_back()
+                lock.release()
             if known:
                 return self._rows_of(results)
         except InDoubt as doubt:

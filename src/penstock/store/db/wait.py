@@ -150,7 +150,7 @@ class ConnectionLock:
         while not self.take_nowait():
             await self._lot.park()
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """Whoever waits longest may have it now."""
         self._held = False
         if self._lot:
@@ -160,7 +160,7 @@ class ConnectionLock:
         await self.take()
 
     async def __aexit__(self, *_: object) -> None:
-        self.give_back()
+        self.release()
 
     def locked(self) -> bool:
         return self._held

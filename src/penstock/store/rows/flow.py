@@ -136,7 +136,7 @@ def _claimed(rows: Iterable[Sequence[Any]]) -> list[ClaimedJob]:
     return [ClaimedJob(*cast(Any, job)) for job in jobs if job[0] is not None]
 
 
-async def adopt(connection: TrioConnection, job_types: Sequence[int], limit: int) -> int:
+async def reassign(connection: TrioConnection, job_types: Sequence[int], limit: int) -> int:
     """Move jobs of these types to those with keys, at most ``limit`` of each; how many were looked at."""
     rows = await connection.fetch(SQL["adopt"], (arrays.ints(job_types), limit))
     return cast(int, rows[0][0])

@@ -162,7 +162,7 @@ class MessageRow(NamedTuple):
     sender: str | None
 
 
-class LetGo(NamedTuple):
+class RunReleased(NamedTuple):
     """A run that has no holder any more. ``told``: what its statement says of it; ``freed``: its job type, if it gave
     something back to a queue."""
 
@@ -258,8 +258,8 @@ def _held(items: Sequence[RunLease]) -> tuple[str, str, str, str]:
     return arrays.ints(instances), arrays.ints(seqs), arrays.ints(attempts), arrays.texts(holders)
 
 
-def _let_go(rows: Any) -> dict[int, LetGo]:
-    return {instance: LetGo(*row) for instance, *row in rows}
+def _released(rows: Any) -> dict[int, RunReleased]:
+    return {instance: RunReleased(*row) for instance, *row in rows}
 
 
 def _signed(digest: int | None) -> int | None:
@@ -505,7 +505,7 @@ async def senders(connection: TrioConnection, instance: int, first: int, last: i
     return dict(cast(Any, await connection.fetch(SQL["read_senders"], (instance, first, last))))
 
 
-async def park(connection: TrioConnection, items: Sequence[ParkedRun]) -> dict[int, LetGo]:
+async def park(connection: TrioConnection, items: Sequence[ParkedRun]) -> dict[int, RunReleased]:
     """Let runs wait; by instance, in how many seconds they are due. Those not in the answer were refused."""
     due = [item.due_at if item.due_at is not None and item.due_at <= DUE_MAX_S else None for item in items]
     params = (
@@ -515,7 +515,7 @@ async def park(connection: TrioConnection, items: Sequence[ParkedRun]) -> dict[i
         arrays.sealed_values((item.branches for item in items), connection.vault, CHECKPOINT),
         arrays.sealed_values((item.view for item in items), connection.vault, PROGRESS),
     )
-    return _let_go(await connection.fetch(SQL["park_runs"], params))
+    return _released(await connection.fetch(SQL["park_runs"], params))
 
 
 async def wake(connection: TrioConnection, timers: Sequence[tuple[int, int]]) -> list[Woken]:
@@ -533,7 +533,7 @@ SPARED_BY_FINISH: Final = frozenset({"abnormal_end", "called", "instance_key", "
 
 async def finish(
     connection: TrioConnection, items: Sequence[Finish], *, view: int, error: int, spared: bool = False
-) -> dict[int, LetGo]:
+) -> dict[int, RunReleased]:
     """End runs; by instance, whether others may be told. ``view`` and ``error``: the kinds of records for what they
     showed last, and raised. Those that are not in the answer were refused. ``spared``: only those that have completed
     and need none of `SPARED_BY_FINISH`, of runs without a key; their notes stay."""
@@ -549,14 +549,16 @@ async def finish(
         seal([item.error for item in items], connection.vault),
         error,
     )
-    return _let_go(await connection.fetch(SQL["finish_spared" if spared else "finish_runs"], params))
+    return _released(await connection.fetch(SQL["finish_spared" if spared else "finish_runs"], params))
 
 
-async def block(connection: TrioConnection, items: Sequence[tuple[RunLease, str]], *, listed: bool) -> dict[int, LetGo]:
+async def block(
+    connection: TrioConnection, items: Sequence[tuple[RunLease, str]], *, listed: bool
+) -> dict[int, RunReleased]:
     """Let runs stand back; by instance, for how many seconds. Those that are not in the answer were refused.
     ``listed``: they are shown as blocked, which engines before schema version 21 would never take back."""
     runs, reasons = zip(*items, strict=True)
-    return _let_go(await connection.fetch(SQL["block_runs"], (*_held(runs), arrays.texts(reasons), listed)))
+    return _released(await connection.fetch(SQL["block_runs"], (*_held(runs), arrays.texts(reasons), listed)))
 
 
 async def go_on(connection: TrioConnection, held: RunLease) -> None:
