@@ -113,7 +113,7 @@ def _block(
             for _ in alike:
                 before = bench.meter.snapshot(load)
                 time.sleep(slice_s)
-                slices[which].append(per_item(before, bench.meter.snapshot(load), Count.COMPLETED, "narrow"))
+                slices[which].append(per_item(before, bench.meter.snapshot(load), Count.COMPLETED, "fast_path"))
                 load.check()
     return {title: _sum(slices["B"], names) / _sum(slices["A"], names) for title, names in FIGURES.items()}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import re
 
-BATCH_LINE = re.compile(r'^penstock_batch_items_(sum|count)\{lane="([^"]+)"\} (\S+)$', re.MULTILINE)
+BATCH_LINE = re.compile(r'^penstock_batch_items_(sum|count)\{commit_queue="([^"]+)"\} (\S+)$', re.MULTILINE)
 FLOW_CLAIMS_LINE = re.compile(r"^penstock_flow_claim_seconds_(sum|count) (\S+)$", re.MULTILINE)
 CPU_LINE = re.compile(r"^process_cpu_seconds_total (\S+)$", re.MULTILINE)
 

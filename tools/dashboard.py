@@ -102,7 +102,7 @@ ROWS: dict[str, list[Panel]] = {
             "Set aside",
             "short",
             {
-                "rows, {{service}}": "sum by (service) (penstock_rows_aside)",
+                "rows, {{service}}": "sum by (service) (penstock_quarantined_rows)",
                 "calls, {{queue}}": "sum by (queue) (penstock_aside_items)",
             },
             "Rows that a service could not handle, and calls that wait for rows which other transactions hold.",
@@ -132,7 +132,7 @@ ROWS: dict[str, list[Panel]] = {
             "Items of a transaction",
             "short",
             {
-                "{{lane}}": f"{rate('penstock_batch_items_sum', 'commit_queue')} / {rate('penstock_batch_items_count', 'commit_queue')}"
+                "{{commit_queue}}": f"{rate('penstock_batch_items_sum', 'commit_queue')} / {rate('penstock_batch_items_count', 'commit_queue')}"
             },
             "On average: batches grow with the load.",
         ),

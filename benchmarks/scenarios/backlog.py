@@ -63,7 +63,7 @@ def _work(bench: Bench, workflow: Workflow, jobs: int, shown: int) -> dict[str, 
         bench.wait_count(load, Count.COMPLETED, jobs)
         samples = load.stop()
         done = load.counts()[Count.COMPLETED]
-    figures = bench.figures(before, after, Count.COMPLETED, "narrow", samples, ["complete"])
+    figures = bench.figures(before, after, Count.COMPLETED, "fast_path", samples, ["complete"])
     time.sleep(REPORTED_AFTER_S)
     figures["buffers_per_item"] = (database.counters().buffers - idle.buffers) / done
     return figures

@@ -42,7 +42,7 @@ def run(bench: Bench, *, batched: bool) -> Run:
         batch_workers(workflow) if batched else single_workers(workflow),
         count=Count.COMPLETED,
         items=instances * LENGTH,
-        commit_queue="narrow",
+        commit_queue="fast_path",
         text="starting and completing",
         since=WINDOW[0],
         until=WINDOW[1],

@@ -153,7 +153,7 @@ def _capacity(bench: Bench) -> float:
         batch_workers(workflow),
         count=Count.COMPLETED,
         items=instances * LENGTH,
-        commit_queue="narrow",
+        commit_queue="fast_path",
         text="full speed",
         since=0.1,
         until=0.95,

@@ -37,7 +37,7 @@ def run(bench: Bench) -> Run:
             bench.wait_count(load, Count.COMPLETED, since, show=shown)
             before = bench.meter.snapshot(load)
             bench.wait_count(load, Count.COMPLETED, since + window, show=shown)
-            part = per_item(before, bench.meter.snapshot(load), Count.COMPLETED, "wide")
+            part = per_item(before, bench.meter.snapshot(load), Count.COMPLETED, "full_path")
             figures |= {f"{name}_{figure}": part[figure] for figure in COMPARED if figure in part}
             if name == "last":
                 figures["jobs_per_s"] = part["jobs_per_s"]

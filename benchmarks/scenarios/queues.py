@@ -51,7 +51,7 @@ def work(bench: Bench, instances: int, *, flow_keys: int, limits: dict[str, int]
         batch_workers(workflow, workers=WORKERS),
         count=Count.COMPLETED,
         items=instances * LENGTH,
-        commit_queue="narrow",
+        commit_queue="fast_path",
         text=f"completing jobs {'under limits' if limits else 'without a queue'}",
         since=WINDOW[0],
         until=WINDOW[1],
@@ -127,7 +127,7 @@ def rate(bench: Bench) -> Run:
         time.sleep(IDLE_S)
         awake = bench.meter.snapshot(load)
         samples = load.stop()
-    figures = bench.figures(before, after, Count.COMPLETED, "narrow", samples, [])
+    figures = bench.figures(before, after, Count.COMPLETED, "fast_path", samples, [])
     figures["rate_share"] = figures["jobs_per_s"] / (RATE * RATE_KEYS)
     figures["over_burst"] = max(0.0, float(most) - RATE)
     figures["begun_while_idle"] = float(awake.counts[Count.JOBS] - asleep.counts[Count.JOBS])

@@ -79,7 +79,7 @@ def _measure(bench: Bench, deployments: Sequence[Deployment], instances: int) ->
             load.stop()
             bench.problems.extend(load.problems)
     before, after = (_sum(each) for each in snapshots)
-    return per_item(before, after, Count.COMPLETED, "narrow")
+    return per_item(before, after, Count.COMPLETED, "fast_path")
 
 
 def _sum(snapshots: Sequence[Snapshot]) -> Snapshot:

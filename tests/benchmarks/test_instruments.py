@@ -84,9 +84,9 @@ def test_batch_sizes_and_cpu_come_from_the_metrics_page():
 
     metrics = Metrics("1")
     for size in (10, 30):
-        metrics.batch_items["narrow"].observe(size)
+        metrics.batch_items["fast_path"].observe(size)
     page = generate_latest(metrics.registry).decode()
-    assert scrape.batches(page)["narrow"] == (40.0, 2.0)
+    assert scrape.batches(page)["fast_path"] == (40.0, 2.0)
     used = scrape.cpu_s(page)
     assert used is not None
     assert used > 0
@@ -119,7 +119,7 @@ def test_the_figures_of_a_window_are_per_job():
         calls=2_000,
         at=10.0,
         engine_cpu_s=5.0,
-        commit_queues={"narrow": (900.0, 90.0)},
+        commit_queues={"fast_path": (900.0, 90.0)},
         database=counters(),
     )
     after = snapshot(
@@ -128,10 +128,10 @@ def test_the_figures_of_a_window_are_per_job():
         at=14.0,
         engine_cpu_s=5.4,
         generator_cpu_s=0.1,
-        commit_queues={"narrow": (2_900.0, 190.0)},
+        commit_queues={"fast_path": (2_900.0, 190.0)},
         database=counters(wal_bytes=1_600_000, write_commits=200, buffers=80_000, wal_flushes=100),
     )
-    assert per_item(before, after, Count.COMPLETED, "narrow") == pytest.approx(
+    assert per_item(before, after, Count.COMPLETED, "fast_path") == pytest.approx(
         {
             "jobs_per_s": 500.0,
             "engine_cpu_s_per_1000": 0.2,
@@ -148,11 +148,11 @@ def test_the_figures_of_a_window_are_per_job():
 
 def test_short_windows_leave_out_what_postgresql_reports_once_a_second():
     before, after = snapshot(database=counters()), snapshot(completed=10, at=0.5, database=counters(buffers=7))
-    assert "buffers_per_item" not in per_item(before, after, Count.COMPLETED, "narrow")
+    assert "buffers_per_item" not in per_item(before, after, Count.COMPLETED, "fast_path")
 
 
 def test_a_window_without_jobs_has_no_figures():
-    assert per_item(snapshot(), snapshot(at=1.0), Count.COMPLETED, "narrow") == {}
+    assert per_item(snapshot(), snapshot(at=1.0), Count.COMPLETED, "fast_path") == {}
 
 
 # -- database

@@ -50,11 +50,11 @@ def break_rows(driver: Driver, event: str, table: str, column: str, *ids: int) -
 def listed(engine: Engine, service: str) -> list[str]:
     """What is shown of the rows of a service, the same in the listing and in the metrics."""
     rows = [about for about in engine.quarantine.listing() if about.service == service]
-    shown = engine.metrics.registry.get_sample_value("penstock_rows_aside", {"service": service}) or 0
+    shown = engine.metrics.registry.get_sample_value("penstock_quarantined_rows", {"service": service}) or 0
     assert shown == len(rows)
     for about in rows:
         labels = {"service": service, "row": about.row, "reason": about.reason}
-        assert engine.metrics.registry.get_sample_value("penstock_row_aside", labels) == 1
+        assert engine.metrics.registry.get_sample_value("penstock_quarantined_row", labels) == 1
         assert about.reason == "bad row"
     return [about.row for about in rows]
 
@@ -203,7 +203,7 @@ async def test_pauses_grow_and_the_bounded_list_drops_what_is_gone(
     for key in range(3 * MAX_QUARANTINED_ROWS):
         rows.quarantine_row("s", key, f"row {key}", error)
     assert len(rows.listing()) == 2 * MAX_QUARANTINED_ROWS
-    shown = [family for family in metrics.registry.collect() if family.name == "penstock_row_aside"]
+    shown = [family for family in metrics.registry.collect() if family.name == "penstock_quarantined_row"]
     assert len(shown[0].samples) == MAX_QUARANTINED_ROWS
     mock_clock.jump(quarantine.PAUSE_MAX_S + 1)
     assert rows.waiting("s") == []

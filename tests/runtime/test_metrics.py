@@ -578,8 +578,8 @@ def test_a_running_engine(start_engine: StartEngine, google: Google) -> None:
     assert parked.answer() == (200, {"jobs": []})
 
 
-@drives("penstock_rows_aside", "Rows that a background service could not handle and set aside")
-@drives("penstock_row_aside", "1 for each of them, 100 at most; the log says when")
+@drives("penstock_quarantined_rows", "Rows that a background service could not handle and set aside")
+@drives("penstock_quarantined_row", "1 for each of them, 100 at most; the log says when")
 async def test_rows_aside() -> None:
     metrics = Metrics()
     aside = Quarantine(metrics)
@@ -587,12 +587,14 @@ async def test_rows_aside() -> None:
         aside.quarantine_row("timers", row, f"timer {row}", psycopg.DataError("bad"))
 
     def shown() -> tuple[float | None, int]:
-        count = metrics.registry.get_sample_value("penstock_rows_aside", {"service": "timers"})
-        return count, sum(name == "penstock_row_aside" and value == 1 for (name, _), value in samples(metrics).items())
+        count = metrics.registry.get_sample_value("penstock_quarantined_rows", {"service": "timers"})
+        return count, sum(
+            name == "penstock_quarantined_row" and value == 1 for (name, _), value in samples(metrics).items()
+        )
 
     assert shown() == (MAX_QUARANTINED_ROWS + 1, 100)
     label = {"service": "timers", "row": "timer 7", "reason": "bad"}
-    assert metrics.registry.get_sample_value("penstock_row_aside", label) == 1
+    assert metrics.registry.get_sample_value("penstock_quarantined_row", label) == 1
     for row in range(5):
         aside.forget("timers", row)
     assert shown() == (MAX_QUARANTINED_ROWS - 4, MAX_QUARANTINED_ROWS - 4)

@@ -16,7 +16,7 @@ INTERVAL_S: Final = 1.0
 DEFINITIONS_MAX_ITEMS: Final = 1000
 REASON_MAX_CHARS: Final = 200
 
-log = get_logger("penstock.engine.lanes.failed")
+log = get_logger("penstock.engine.group_commit.failed")
 
 
 class FailedInstances:

@@ -68,7 +68,7 @@ class FullPath(GroupCommitQueue[Command]):
             find_held=self.find_locked_elsewhere,
             key=lambda item: item.instance,
             per_key=PER_INSTANCE_MAX,
-            label="wide",
+            label="full_path",
         )
         self._variables_max_bytes = settings.instance_variables_max_bytes
         self._definitions = definitions

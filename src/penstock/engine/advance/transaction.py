@@ -42,7 +42,7 @@ POSITIONS_PER_ITEM: Final = 12
 POSITIONS_PER_FURTHER_ITEM: Final = 4
 """Of the same instance. An item of a forEach takes two; each 32 that are drawn are 99 B of WAL."""
 
-log = get_logger("penstock.engine.lanes.transaction")
+log = get_logger("penstock.engine.group_commit.transaction")
 
 
 class Transactions:

@@ -87,7 +87,7 @@ class FastPath(GroupCommitQueue[FastCompletion]):
             look=self._find_lost,
             undo=self._give_up,
             key=lambda item: item.job.token,
-            label="narrow",
+            label="fast_path",
             finish=self._batch_over,
             gathers=True,
         )

@@ -121,7 +121,7 @@ class Metrics:
             self._counter("penstock_batch_starts", "Items of batches that were started, or refused", "outcome")
         )
         self.batch_items: Family[str, Histogram] = Family(
-            self._histogram("penstock_batch_items", "Items that one transaction took", BATCH_BUCKETS, "lane")
+            self._histogram("penstock_batch_items", "Items that one transaction took", BATCH_BUCKETS, "commit_queue")
         )
         self._batch_age = self._gauge(
             "penstock_batch_age_seconds", "How long the batch that is being applied takes already; 0: none is", "queue"
@@ -167,7 +167,7 @@ class Metrics:
             self._counter(
                 "penstock_calls_late",
                 "Calls refused as they had no turn in time, while no statement failed",
-                "lane",
+                "commit_queue",
             )
         )
 
@@ -252,10 +252,10 @@ class Metrics:
             self._gauge("penstock_task_up", "1 while a supervised task runs", "task")
         )
         self._quarantined_rows = self._gauge(
-            "penstock_rows_aside", "Rows that a background service could not handle and set aside", "service"
+            "penstock_quarantined_rows", "Rows that a background service could not handle and set aside", "service"
         )
         self._quarantined_row = self._gauge(
-            "penstock_row_aside", "1 for each of them, 100 at most; the log says when", "service", "row", "reason"
+            "penstock_quarantined_row", "1 for each of them, 100 at most; the log says when", "service", "row", "reason"
         )
         self.service_errors: Family[str, Counter] = Family(
             self._counter("penstock_service_errors", "Rounds of background services that the database refused", "task")
