@@ -57,8 +57,9 @@ def run_tests(words):
     # all of its modules: a third of its CPU.
     quiet([PYTHON, "-m", "compileall", "-q", "-j", "0", "src", "chaos", "benchmarks", "examples"])
     # Each worker process has a database of its own; more than four wait for each other's disk. Two more than there are
-    # processors, as many tests wait for time to pass: with one more two processors were busy for 60 %. worksteal: tests
-    # take from a millisecond to half a minute, and one worker would stay with all of the long ones.
+    # processors, as many tests wait for time to pass: with one more two processors were busy for 60 %. With four more
+    # slow tests had too little of a processor, and failed by time. worksteal: tests take from a millisecond to half a
+    # minute, and one worker would stay with all of the long ones.
     workers = str(min(4, (os.cpu_count() or 1) + 2))
     pytest = [PYTHON, "-m", "pytest", "--tier=" + tier]
     beside = run(pytest + ["-n", workers, "--dist=worksteal", "--timing=without"] + words)

@@ -65,7 +65,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, Any, Any]:
-    """Nothing that is made of the test files becomes garbage: none of it is looked at for that, now or later."""
+    """Nothing that is made of the test files becomes garbage: none of it is looked at for that, now or later.
+
+    What pytest makes of each test file is kept, also where PYTHONDONTWRITEBYTECODE is set, as in .ci/run: it is half of
+    the CPU of a collection, which each worker of each run does for itself. Tests and what they start write nothing.
+    """
     gc.disable()
     try:
         return (yield)

@@ -2,13 +2,13 @@
 -- older version is brought here by src/penstock/store/migrations/. How to change it: CONTRIBUTING.md.
 -- PostgreSQL >= 15.
 --
--- What is hot and what is not (figures: docs/performance.md):
+-- What is hot and what is not (figures: benchmarks/results/notebook.md):
 --   instance   written at its start and at its end; `overlay` now and then (see below)
 --   token      one narrow row per branch, updated in place: no volatile column is indexed, fillfactor leaves room
 --              on the page, so that nearly every update is HOT (heap-only: no index is touched)
 --   ready      only the jobs that nobody was waiting for; deleted at the claim
 --   timer      boundary timers, retry back-offs, ends of waits; deleted in the statement that closes their step
---   journal    append-only, but for retries and runs that continue as new ones; of runs of code, which have one row in `history`
+--   journal    append-only, but for retries and runs that continue as new ones; of durable runs, which have one row in `history`
 --   history    append-only; one row per closed step execution or ended attempt; carries the variable delta;
 --              partitioned by time, so that old history is dropped, not deleted
 --
@@ -62,7 +62,7 @@ CREATE TABLE job_type (
   placed      boolean NOT NULL DEFAULT false  -- somebody has put it into its queue: no program moves it
 );
 
-CREATE TABLE code_origin (             -- programs that serve workflows as code under no name: two of one workflow are noticed
+CREATE TABLE code_origin (             -- programs that serve durable workflows under no name: two of one workflow are noticed
   job_type    text NOT NULL,
   origin      text NOT NULL,           -- import name of the module and the function's name
   folder      text NOT NULL,           -- of its file, on an embedded database; else ''
@@ -72,7 +72,7 @@ CREATE TABLE code_origin (             -- programs that serve workflows as code 
   PRIMARY KEY (job_type, origin, folder, engine)
 );
 
-CREATE TABLE code_signature (          -- what workflows as code take, as the programs publish it that serve them
+CREATE TABLE code_signature (          -- what durable workflows take, as the programs publish it that serve them
   job_type    text PRIMARY KEY,
   arguments   text NOT NULL            -- the JSON schema of their arguments
 );
@@ -85,7 +85,7 @@ CREATE TABLE definition (
   description text,
   content     text NOT NULL,           -- canonical JSON; text, because jsonb would reorder it
   uploaded_at timestamptz NOT NULL,
-  code        boolean NOT NULL DEFAULT false,  -- generated for a workflow written as code (durable functions)
+  code        boolean NOT NULL DEFAULT false,  -- generated for a durable workflow (durable workflows)
   UNIQUE (id, version)
 );
 
@@ -209,7 +209,7 @@ CREATE TABLE token (
   item        int,                     -- index of the item of a forEach that it is for
   migrated    boolean,                 -- its instance came to another version since it entered the step: what engines
                                        -- remember of that is of the one before. Null: no
-  run_queue   int,                     -- of a run of code: the queue that counts it as open; its priority is less by 10
+  run_queue   int,                     -- of a durable run: the queue that counts it as open; its priority is less by 10
   backoff_s   float8,                  -- first and longest pause before a retry, where the step's are evaluated
   backoff_max_s float8,
   CHECK (state <> 1 /* LOCKED */ OR (claimed_by IS NOT NULL AND lease_until IS NOT NULL)),
@@ -264,7 +264,7 @@ CREATE TABLE parked (                  -- tokens in state PARKED, and those of b
   PRIMARY KEY (instance_id, token_id)
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 
-CREATE TABLE blocked_run (             -- runs of code that no code of now could go on with, until one has. They stand in `parked`, too
+CREATE TABLE blocked_run (             -- durable runs that no code of now could go on with, until one has. They stand in `parked`, too
   instance_id bigint PRIMARY KEY,
   since       timestamptz NOT NULL,
   reason      text NOT NULL
@@ -295,7 +295,7 @@ CREATE TABLE called (                  -- instances that a call of another one s
   seq         bigint NOT NULL,
   root        bigint NOT NULL,         -- the first instance of the tree: none of it is removed before that one
   depth       smallint NOT NULL,
-  path        text                     -- of a run of code that calls: the operation that waits, and `seq` is of the call alone
+  path        text                     -- of a durable run that calls: the operation that waits, and `seq` is of the call alone
 );
 CREATE UNIQUE INDEX called_by ON called (token_id, seq);
 CREATE INDEX called_caller ON called (caller, id);
@@ -385,7 +385,7 @@ CREATE TABLE history (
 ) PARTITION BY RANGE (instance_id);      -- ids are ordered by time, and every statement names the instance
 CREATE TABLE history_other PARTITION OF history DEFAULT WITH (autovacuum_vacuum_insert_scale_factor = 0.5);
 
-CREATE TABLE journal (                 -- of runs of workflows written as code: all that came from outside into the body
+CREATE TABLE journal (                 -- of runs of durable workflows: all that came from outside into the body
   instance_id bigint NOT NULL,
   pos         bigint NOT NULL,         -- from step_seq, under the token's lock
   at          timestamptz NOT NULL,    -- one time per statement
@@ -440,7 +440,7 @@ CREATE TABLE buffered_signal (
 );
 CREATE INDEX buffered_signal_instance ON buffered_signal (instance_id, id);
 
-CREATE TABLE signal_id (               -- signals that came with an id of their sender's; kept as long as the instance
+CREATE TABLE signal_id (               -- signals, messages and calls that came with an id of their sender's; kept as long as the instance
   instance_id bigint NOT NULL,
   id          text NOT NULL,
   request_hash bytea NOT NULL,

@@ -2,9 +2,9 @@
 
     PYTHONPATH=src python -m benchmarks.batch_cost
 
-Prints the median CPU in microseconds of PostgreSQL's process and of this one (statement, psycopg and Trio; the lane is
-not in it), and the line through them: what a batch costs that is empty but for its statement, and each job in it. Then
-the same with commits that don't wait for the disk, and without the CHECKs of `token`. Linux only.
+Prints the median CPU in microseconds of PostgreSQL's process and of this one (statement, psycopg and Trio; the
+group-commit queue is not in it), and the line through them: what a batch costs that is empty but for its statement, and
+each job in it. Then the same with commits that don't wait for the disk, and without the CHECKs of `token`. Linux only.
 """
 
 from __future__ import annotations

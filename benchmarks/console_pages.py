@@ -74,7 +74,7 @@ FILL: Final = (
     FROM generate_series(1, 200) k""",
     """INSERT INTO schedule_run (schedule, at, instance_id, outcome)
     SELECT s.id, now() - k * interval '1 hour', {base} + k, 0 FROM schedule s, generate_series(1, 100) k""",
-    # a run of a workflow written as code, with a long journal
+    # a run of a durable workflow, with a long journal
     """INSERT INTO instance (id, started_at, definition, status, vars)
     VALUES ({base}, now() - interval '1 day', {code}, 0, '{{}}')""",
     """INSERT INTO token (id, instance_id, step, job_type, seq, entered_at, state)

@@ -115,7 +115,7 @@ def _database_figures(
 
 
 def mean_batch(before: Snapshot, after: Snapshot, commit_queue: str) -> float | None:
-    """Mean size of the lane's batches within the window."""
+    """Mean size of the group-commit queue's batches within the window."""
     items_before, batches_before = before.commit_queues.get(commit_queue, (0.0, 0.0))
     items_after, batches_after = after.commit_queues.get(commit_queue, (0.0, 0.0))
     batches = batches_after - batches_before

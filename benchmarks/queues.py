@@ -48,7 +48,7 @@ RATE: Final = 2
 LEASE_S: Final = 600.0
 START: Final = b'{"order": "%s"}' % (b"x" * 187)
 OUTPUT: Final = b'{"ok": true, "reference": "R-7781", "step": 3}'
-"""200 and 45 bytes, as in all figures of docs/performance.md."""
+"""200 and 45 bytes, as in all figures of benchmarks/results/notebook.md."""
 IDLE_S: Final = 0.001
 BASE: Final = 1 << 40
 FILL: Final = """
@@ -105,7 +105,7 @@ async def complete(connection: TrioConnection, claimed: list[jobs.ClaimedJob], *
 
 
 async def repeated(refused: Counter[str], what: str, call: Callable[[], Awaitable[T]]) -> T:
-    """As a lane does with a statement that did not get a row in time."""
+    """As a group-commit queue does with a statement that did not get a row in time."""
     while True:
         try:
             return await call()

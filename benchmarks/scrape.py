@@ -1,4 +1,4 @@
-"""Reads the engine's metrics page: batch sizes per lane, and its CPU where the process can't be seen."""
+"""Reads the engine's metrics page: batch sizes per group-commit queue, and its CPU where the process can't be seen."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def read_page(host: str, port: int, timeout_s: float = 10) -> str:
 
 
 def batches(page: str) -> dict[str, tuple[float, float]]:
-    """Items and batches so far, by lane."""
+    """Items and batches so far, by group-commit queue."""
     sums: dict[str, float] = {}
     counts: dict[str, float] = {}
     for kind, commit_queue, value in BATCH_LINE.findall(page):

@@ -2,8 +2,8 @@
 
 The four that an idle engine sends for it (a start and three completions, each job leased at once), by the same
 functions of the store, on one connection driven by Trio, with the same pause between instances: below that no engine
-of this schema, driver and loop comes on this machine in this minute. Neither HTTP, lanes nor workers are in it. In a
-database of its own.
+of this schema, driver and loop comes on this machine in this minute. Neither HTTP, group-commit queues nor workers are
+in it. In a database of its own.
 """
 
 from __future__ import annotations

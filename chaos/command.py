@@ -133,7 +133,7 @@ def orders_command(
     executors: Annotated[int, typer.Option(min=1, help="Processes that execute them.")] = orders.EXECUTORS,
     work_dir: Annotated[Path, typer.Option(help="Where PostgreSQL's data goes meanwhile.")] = DEFAULT_WORK_DIR,
 ) -> None:
-    """Durable functions: do orders end shipped or undone, whatever is killed?"""
+    """Durable workflows: do orders end shipped or undone, whatever is killed?"""
     _end_in_order()
     directory = new_directory(work_dir, "orders")
     _judge(trio.run(orders.attack, directory, seed or _new_seed(), seconds, rate, executors), directory)

@@ -1,4 +1,4 @@
-"""Families under attack: runs of code and instances of graphs that wait for each other, while executors are killed -9,
+"""Families under attack: durable runs and instances of graphs that wait for each other, while executors are killed -9,
 PostgreSQL is killed, sessions are ended and families are cancelled at any time: `python -m chaos families`.
 
 Every one ends, with the result of an undisturbed one or cancelled; nothing that it called outlives it, nothing is done

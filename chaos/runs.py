@@ -1,4 +1,4 @@
-"""Durable functions against an engine, while it, its executors and PostgreSQL are killed.
+"""Durable workflows against an engine, while it, its executors and PostgreSQL are killed.
 
     python -m chaos.runs [--runs 10000] [--executors 3] [--restarts 2] [--seed runs-1]
 

@@ -1,7 +1,8 @@
 """Starts and signals without a key, counted one by one: what was answered was done once, what was not at most once.
 
 Each call is one exchange, which nobody repeats. The workflows are of this module (their ids begin with ``fault-``): one
-that ends at once and one that does not start a job (both lanes), and a loop that every signal takes round once.
+that ends at once and one that does not start a job (both group-commit queues), and a loop that every signal takes round
+once.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class Bystander:
             self.took_s[name].append(trio.current_time() - began)
 
     async def round(self) -> None:
-        """An instance from its start to its end, and one that is cancelled: both lanes."""
+        """An instance from its start to its end, and one that is cancelled: both group-commit queues."""
         with suppress(ClientError):  # noted in `refused`
             await self._round()
 

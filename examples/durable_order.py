@@ -1,4 +1,4 @@
-"""An order as a durable function: stock, approval, payment and parcel, and what undoes them when it ends early.
+"""An order as a durable workflow: stock, approval, payment and parcel, and what undoes them when it ends early.
 
 Its branches, time limits and clean-up survive crashes: what was done is in the run's journal, and a body that is run
 again gets from there what its steps gave before. A step that was running when the process died is run again, so each

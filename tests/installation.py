@@ -28,8 +28,8 @@ def build_wheel(source: Path) -> Path:
 
 
 def install(built: Path, venv: Path, extra: str = "") -> set[str]:
-    """``pip install penstock[extra]`` into a new virtual environment: what the wheel says that it needs is linked from
-    the environment of this test run, where it is in the versions of the lock. The names of that."""
+    """``pip install penstock-workflow[extra]`` into a new virtual environment: what the wheel says that it needs is
+    linked from the environment of this test run, where it is in the versions of the lock. The names of that."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
     [site] = (venv / "lib").glob("python3*/site-packages")
     with zipfile.ZipFile(built) as archive:

@@ -152,7 +152,7 @@ def run(page: Path, built: Path, directory: Path, more: Mapping[str, str]) -> tu
         "LANG": "C.UTF-8",
         "PATH": f"{home}/venv/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/usr/local/go/bin",
         "PIP_CONSTRAINT": str(home / "constraints.txt"),
-        "PIP_FIND_LINKS": str(built.parent),  # `pip install penstock` is to find this one
+        "PIP_FIND_LINKS": str(built.parent),  # `pip install penstock-workflow` is to find this one
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         **more,
     } | {name: value for name, value in os.environ.items() if name.endswith(("_proxy", "_PROXY"))}

@@ -1,10 +1,11 @@
 """Writes locks/: what bootstrap.py installs on this kind of machine, every file by its hash.
 
-    .venv/bin/python tools/lock.py [python3.11 python3.12 …]
+    .venv/bin/python tools/lock.py [--release] [python3.11 python3.12 …]
 
 Asks pip (of each of these Pythons; by default of every one that bootstrap.py can run under and this machine has) what
 it would install, and writes names, versions and hashes; no address of a registry. Run it after a change of the
 dependencies in pyproject.toml, which `tests/house/test_locks.py` notices, and now and then for newer versions.
+With --release it writes the lock of the tools that make a release (the group `release`), and no other.
 """
 
 from __future__ import annotations

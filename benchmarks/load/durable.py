@@ -1,4 +1,4 @@
-"""Runs of durable functions in a process of their own: an App on a PostgreSQL or at an engine, and many clients in it.
+"""Runs of durable workflows in a process of their own: an App on a PostgreSQL or at an engine, and many clients in it.
 
 `python -m benchmarks.load.durable AT WHAT --at-once 64 --seconds 10`. Writes "ready", waits for a line on its standard
 input, measures, and writes one JSON object. Who started it looks at the server before and after.

@@ -1,4 +1,4 @@
-"""Runs of a durable function that a queue keeps back, in a process of their own: what of them began when.
+"""Runs of a durable workflow that a queue keeps back, in a process of their own: what of them began when.
 
 `python -m benchmarks.load.durable_queue DSN POLICY --runs 2000`: starts them while the queue is paused, writes "ready",
 waits for a line on its standard input, resumes, and writes one JSON object when all have run.

@@ -1,4 +1,4 @@
-"""Durable functions that wait, in a process of their own: cancelled, woken by a deadline, taken over after a kill.
+"""Durable workflows that wait, in a process of their own: cancelled, woken by a deadline, taken over after a kill.
 
 `python -m benchmarks.load.durable_waits DSN WHAT --count 100`. Writes "ready", waits for a line on its standard input,
 measures, and writes one JSON object. Bodies look at this machine's clock, which no workflow should do: here it is

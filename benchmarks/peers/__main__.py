@@ -6,7 +6,7 @@ Jobs: one that does nothing, asked for and worked off; what asks stays a bounded
 runs with ten that do nothing, one after the other. Each system twice, with its own defaults (jobs asked for singly)
 and with the best settings that were found (`systems.py`, `programs/`). The server is an embedded PostgreSQL with its
 defaults (fsync on) in FOLDER, a new database for each; figures are medians of the rounds. CPU is that of its processes
-and of PostgreSQL's; WAL and commits (those that write) are the server's. Prints a table for docs/performance.md.
+and of PostgreSQL's; WAL and commits (those that write) are the server's. Prints a table for the notebook of results.
 
 Each turn is kept in ``--json`` as soon as it is over, and the same command goes on where that file ends: after
 ``--minutes`` it stops between two turns, so that a machine which others wait for can be had in pieces. A file of other

@@ -95,7 +95,7 @@ def copy_waiting(database: Database, model: int, number: int) -> None:
 
 
 def copy_parked(database: Database, model: int, number: int) -> None:
-    """Copies of a durable function's run that is parked with a deadline."""
+    """Copies of a durable workflow's run that is parked with a deadline."""
     database.execute(
         """
         WITH copy AS MATERIALIZED (

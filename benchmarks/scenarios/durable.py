@@ -1,4 +1,4 @@
-"""Durable functions: an App in a process of its own, on the database of the deployment, or at its engine over gRPC.
+"""Durable workflows: an App in a process of its own, on the database of the deployment, or at its engine over gRPC.
 
 In library mode the deployment's engine is idle beside it. What the App's process and the server cost is measured from
 the moment that the process is warm until its clients have ended.

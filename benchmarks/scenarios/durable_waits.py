@@ -1,4 +1,4 @@
-"""Durable functions in library mode, when they wait: cancelled, woken by a deadline, taken over after a kill."""
+"""Durable workflows in library mode, when they wait: cancelled, woken by a deadline, taken over after a kill."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Failed(AssertionError):
 
 
 class Case(NamedTuple):
-    """A scenario over one of its wires."""
+    """A scenario over one of its wires; with a defect, against the Python program that is broken so."""
 
     scenario: Scenario
     wire: str
@@ -80,7 +80,8 @@ def cases(wires: Sequence[str] = WIRES, part: str | None = None) -> list[Case]:
 
 
 class Driver:
-    """Runs cases of one language against engines on one PostgreSQL."""
+    """Runs cases of one language against engines on one PostgreSQL: ``engine``, or one of this run, and one for each
+    case that kills or stops it. What takes longer than ``wait_s`` has failed."""
 
     def __init__(
         self, language: Language, server: PostgresServer, directory: Path, environment: Mapping[str, str] | None = None
@@ -91,7 +92,7 @@ class Driver:
         self._environment = dict(environment or {})
 
     def run(self, chosen: Iterable[Case], report: Callable[[str, str | None], None]) -> dict[str, str]:
-        """Run the cases; those that need no engine of their own beside each other. What failed, by the case's name."""
+        """Run the cases beside each other. What failed, by the case's name."""
         failures: dict[str, str] = {}
 
         def one(case: Case, engine: RunningEngine) -> None:

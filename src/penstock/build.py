@@ -12,7 +12,7 @@ from penstock import __version__
 
 
 def is_compiled() -> bool:
-    """Whether the compiled modules are there: all of them come with one wheel, or none."""
+    """Return whether the compiled modules are there: all of them come with one wheel, or none."""
     beside = os.path.join(os.path.dirname(__file__), "loop", "poller")
     return any(os.path.exists(beside + suffix) for suffix in EXTENSION_SUFFIXES)
 

@@ -99,7 +99,7 @@ class TooManyRequests(PenstockError):
 
 
 class MailboxFull(TooManyRequests):
-    """The run of code has as many messages as it may without having read one."""
+    """The durable run has as many messages as it may without having read one."""
 
 
 class Throttled(PenstockError):
@@ -127,7 +127,7 @@ class BrokerUnavailable(Unavailable):
 
 
 def leaf_of(error: Exception) -> Exception:
-    """The one exception in groups of one, as nurseries raise them; else the error itself."""
+    """Return the one exception in groups of one, as nurseries raise them; else the error itself."""
     inside: Exception = error
     while isinstance(inside, ExceptionGroup):
         members = list(cast("ExceptionGroup[Exception]", inside).exceptions)
@@ -138,7 +138,7 @@ def leaf_of(error: Exception) -> Exception:
 
 
 def leaves(group: BaseExceptionGroup[E]) -> list[E]:
-    """The exceptions in a group and in those within it, as they stand there."""
+    """Return the exceptions in a group and in those within it, as they stand there."""
     found: list[E] = []
     for error in group.exceptions:
         if isinstance(error, BaseExceptionGroup):

@@ -71,7 +71,7 @@ class Furnished:
 
 @contextmanager
 def furnish(engine: EngineProcess) -> Generator[Furnished]:
-    """Definitions, instances in every state, tasks for people, a bulk operation, a run of code that waits."""
+    """Definitions, instances in every state, tasks for people, a bulk operation, a durable run that waits."""
     loan, order = _furnish(engine)
     before = durable_order.world
     with TemporaryDirectory() as directory:

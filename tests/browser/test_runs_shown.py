@@ -1,4 +1,4 @@
-"""A run of a workflow written as code at the console: its branches, what it waits for, its journal."""
+"""A run of a durable workflow at the console: its branches, what it waits for, its journal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Some seconds of `python -m chaos orders` in the suite: durable functions in processes that are killed."""
+"""Some seconds of `python -m chaos orders` in the suite: durable workflows in processes that are killed."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """The example order in a process that dies at an append: `python -m tests.durable.dying_executor DSN WORLD KIND COUNT`,
-or, with the word ``families`` behind, families of runs and instances that call each other.
+or, with the word ``families`` behind, families of runs and instances that call each other, or with ``calls`` a run
+that is called.
 
 ``before`` and ``after`` the append that brings the journal beyond COUNT records, or ``delivered``: a moment after the
 body has seen what was appended. COUNT -1: it lives.

@@ -1,4 +1,4 @@
-"""Rules of durable functions that no other room shows; `README.md` beside this says where each rule is shown."""
+"""Rules of durable workflows that no other room shows; `README.md` beside this says where each rule is shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests do with runs of workflows as code: an executor by hand."""
+"""What tests do with runs of durable workflows: an executor by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a batch leaves behind, and how it ends when its lane is cancelled."""
+"""What a batch leaves behind, and how it ends when its group-commit queue is cancelled."""
 
 from __future__ import annotations
 

@@ -190,7 +190,7 @@ async def test_who_waits_at_once_starts_one_end(driver: Driver, monkeypatch: pyt
     async with driver.engine.database.connection() as connection:
         requests = await store.requests(connection, int(made.id), store.AT_THE_END, 1)
     async with trio.open_nursery() as nursery:
-        for _ in range(3):  # in one batch of the lane
+        for _ in range(3):  # in one batch of the group-commit queue
             nursery.start_soon(driver.engine.batches._start, int(made.id), requests)
     assert starts(driver) == 1
     assert len(await driver.poll("sum up")) == 1

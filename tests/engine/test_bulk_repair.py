@@ -1,4 +1,5 @@
-"""Many instances repaired at once: skipped, moved, retried from elsewhere, migrated; each once, as often a page comes."""
+"""Many instances repaired at once: skipped, moved, retried from elsewhere, migrated; each once, as often a page
+comes."""
 
 from __future__ import annotations
 

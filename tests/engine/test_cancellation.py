@@ -272,7 +272,7 @@ async def retry(driver: Driver, key: str) -> LockedBatch:
 
 
 def of_run(operation: Callable[[Driver, ClaimedRun], Awaitable[Any]], *, parked: bool = False) -> Prepare:
-    """Something that is done with a run of code, which an executor holds, or which is parked."""
+    """Something that is done with a durable run, which an executor holds, or which is parked."""
 
     async def prepare(driver: Driver, key: str) -> LockedBatch:
         run = await runs.begin(driver, id=key)
@@ -302,7 +302,7 @@ async def continue_run(driver: Driver, key: str) -> LockedBatch:
 
 
 def calling(what: str) -> Prepare:
-    """A run of code that waits for another one."""
+    """A durable run that waits for another one."""
 
     async def prepare(driver: Driver, key: str) -> LockedBatch:
         run, children = await runs.begin(driver, id=key), driver.engine.children
@@ -312,7 +312,7 @@ def calling(what: str) -> Prepare:
         if what == "cancels":
             return LockedBatch(key, lambda: children.cancel(run.run_lease, "/0"))
         [child] = await driver.engine.code.take("cancelled", [AUDIT], 1, wait_s=5)
-        async with driver.engine.database.connection() as connection:  # as its lane does it
+        async with driver.engine.database.connection() as connection:  # as its group-commit queue does it
             end = Finish(child.run_lease, 0, InstanceStatus.COMPLETED, 1, b'{"result": 1}', None)
             await journal_store.finish(connection, [end], view=12, error=13)
         return LockedBatch(key, driver.engine.timers.fire_once)

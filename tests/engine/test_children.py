@@ -1,4 +1,4 @@
-"""Runs of code that wait for other instances, and graphs that call runs of code: what crosses over, and what not."""
+"""Durable runs that wait for other instances, and graphs that call durable runs: what crosses over, and what not."""
 
 from __future__ import annotations
 

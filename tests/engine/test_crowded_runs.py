@@ -1,4 +1,4 @@
-"""Runs of workflows as code, in a queue with more keys than a claim looks at: what is heard of those that let go."""
+"""Runs of durable workflows, in a queue with more keys than a claim looks at: what is heard of those that let go."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queues of workflows written as code: limits count the runs that somebody holds, not those that wait."""
+"""Queues of durable workflows: limits count the runs that somebody holds, not those that wait."""
 
 from __future__ import annotations
 

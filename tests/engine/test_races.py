@@ -394,7 +394,7 @@ async def test_many_branches_arriving_at_once_join_once(make_driver: MakeDriver)
 
 
 async def test_narrow_and_wide_batches_over_branches_and_roots_never_deadlock(make_driver: MakeDriver) -> None:
-    """Both lanes take the tokens of many instances, branches and roots mixed, in both engines."""
+    """Both group-commit queues take the tokens of many instances, branches and roots mixed, in both engines."""
     engines = [make_driver(), make_driver()]
     await engines[0].upload(
         definition(
@@ -426,7 +426,7 @@ async def test_narrow_and_wide_batches_over_branches_and_roots_never_deadlock(ma
 
 
 async def test_wide_starts_and_wide_completions_do_not_disturb_each_other(driver: Driver) -> None:
-    """Starts and completions commit at the same time in different lanes of one engine."""
+    """Starts and completions commit at the same time in different group-commit queues of one engine."""
     await driver.upload(definition(choose("d", {"true": "x"}), task("x", "d2"), choose("d2", {"true": "end"}), end()))
 
     async def one() -> None:

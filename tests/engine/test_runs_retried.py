@@ -1,4 +1,4 @@
-"""Failed runs of code that go on: what of their journals stays, who may take them, and what is refused."""
+"""Failed durable runs that go on: what of their journals stays, who may take them, and what is refused."""
 
 from __future__ import annotations
 

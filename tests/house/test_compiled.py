@@ -42,8 +42,8 @@ JOB_PATH = (
     "penstock/store/db/pool.py",
     "penstock/loop/waking.py",
 )
-"""A job's way through the lanes, and the classes that modules which stay Python inherit from. All of `MODULES` take a
-compiler minutes."""
+"""A job's way through the group-commit queues, and the classes that modules which stay Python inherit from. All of
+`MODULES` take a compiler minutes."""
 TESTS_OF_BYTES = ("tests/http/test_parser.py", "tests/http/test_exchange.py")
 TESTS_OF_QUEUES = (
     "tests/engine/test_linear.py",

@@ -1,4 +1,4 @@
-"""Requests that our own server answers without a task, for an application that has a way for that (`Direct`)."""
+"""Requests that our own server answers without a task, for an application that has a way for that (`taskless_call`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Requests that the application takes as bytes (`InlineConnection`, `Shape`): whole ones like the one before, and no others."""
+"""Requests that the application takes as bytes (`InlineConnection`, `Shape`): whole ones like the one before, and no
+others."""
 
 from __future__ import annotations
 

@@ -23,7 +23,8 @@ VARIABLES = [ContextVar[int](f"v{number}", default=-1) for number in range(2)]
 
 class Program(NamedTuple):
     """A body, and the messages that come meanwhile: when, name, value. Each at a moment of its own. In place of a value
-    stands at times what an operator does with the oldest message of that name that fits nobody who waits."""
+    stands at times what an operator does with the oldest message of that name that fits nobody who waits, or a call of
+    an update."""
 
     body: list[Node]
     messages: list[tuple[float, str, int | Act]]

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 MAX_AUTOMATIC = 40
 MAX_WORK = 120_000
-"""A handful of the random definitions' long expressions; one alone leaves the lane."""
+"""A handful of the random definitions' long expressions; one alone leaves the group-commit queue."""
 
 
 class Move(NamedTuple):

@@ -1,4 +1,4 @@
-"""Random lives of runs of code, from two engines, against a model of them: after each move the rows are compared."""
+"""Random lives of durable runs, from two engines, against a model of them: after each move the rows are compared."""
 
 from __future__ import annotations
 

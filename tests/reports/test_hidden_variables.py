@@ -195,12 +195,14 @@ READING_ONE = {
     "Repair/EditVariables", "Repair/RetryInstance", "Repair/SkipStep", "Repair/SetPriority", "Repair/MoveToken",
     "Repair/MigrateInstance", "Repair/GetInstance", "Repair/GetTree", "Runs/Result", "Runs/Tree", "Runs/List",
 }  # fmt: skip
+"""They show one instance to a program: the console, and who is signed in at it, call REST only. Calls of updates and
+views show what the workflow function gave. Only definitions name variables as secret, and a run is of none."""
 LEAVING_OUT = {
     "WorkflowEngine/StartInstance", "WorkflowEngine/ListInstances", "Worker/StartInstances", "Schedules/PutSchedule",
     "Schedules/GetSchedule", "Schedules/ListSchedules", "Schedules/PauseSchedule", "Schedules/ResumeSchedule",
     "Schedules/BackfillSchedule", "Batches/ListBatchResults",
 }  # fmt: skip
-"""By the operations that REST calls, too."""
+"""By the operations that REST calls, too. A fork is a start."""
 
 
 async def test_each_rpc_whose_answer_carries_variables_is_known(

@@ -1,4 +1,4 @@
-"""What programs registered and none serves any more can be deleted: workflows written as code, and their queues."""
+"""What programs registered and none serves any more can be deleted: durable workflows, and their queues."""
 
 from __future__ import annotations
 

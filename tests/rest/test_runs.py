@@ -1,4 +1,4 @@
-"""The routes of runs of code: what they ask of the engine, and what they refuse themselves."""
+"""The routes of durable runs: what they ask of the engine, and what they refuse themselves."""
 
 from __future__ import annotations
 

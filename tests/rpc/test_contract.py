@@ -332,7 +332,7 @@ def test_every_field_of_every_answer_is_filled(client: Client, google: Google) -
         see(client)
     # Only an instance that another one started has a parent, and StartInstances answers with none of those.
     unseen = {("penstock.v1.Instance", "parent_instance_id")}
-    # Only executors of durable functions make runs open, and there are none of them over gRPC.
+    # Only executors of durable workflows make runs open, and there are none of them over gRPC.
     unseen |= {("penstock.v1.GetQueueResponse", "open_runs")}
     # Only with traces (tests/runtime/test_tracing.py).
     unseen |= {("workflow.v1.Job", "traceparent"), ("penstock.v1.Job", "traceparent")}

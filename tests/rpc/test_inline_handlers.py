@@ -1,4 +1,5 @@
-"""Polls and completions without a coroutine (`rpc/inline_handler`) are answered, and given up, as those that have one."""
+"""Polls and completions without a coroutine (`rpc/inline_handler`) are answered, and given up, as those that have
+one."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ seen: ContextVar[str] = ContextVar("seen", default="")
 
 
 class Batches:
-    """Completions wait for an item each, as a lane's do."""
+    """Completions wait for an item each, as a group-commit queue's do."""
 
     def __init__(self) -> None:
         self.items: list[Item[str]] = []

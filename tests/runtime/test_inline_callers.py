@@ -1,4 +1,5 @@
-"""With authentication, calls that go from the bytes to the lanes are let pass, refused and ended as by the handlers."""
+"""With authentication, calls that go from the bytes to the group-commit queues are let pass, refused and ended as by
+the handlers."""
 
 from __future__ import annotations
 

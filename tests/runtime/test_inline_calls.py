@@ -1,4 +1,5 @@
-"""Polls and completions that go from the bytes to the lanes (`rest/inline_handler`) are answered as by the handlers."""
+"""Polls and completions that go from the bytes to the group-commit queues (`rest/inline_handler`) are answered as by
+the handlers."""
 
 from __future__ import annotations
 

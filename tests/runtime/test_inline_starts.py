@@ -1,4 +1,5 @@
-"""Starts that go from the bytes to their lane (`rest/inline_handler`) are answered as by the handler, whatever becomes of them."""
+"""Starts that go from the bytes to their group-commit queue (`rest/inline_handler`) are answered as by the handler,
+whatever becomes of them."""
 
 from __future__ import annotations
 
@@ -248,7 +249,7 @@ async def test_a_fault_of_the_engine_is_answered_alike(engine: LocalEngine, monk
     assert engine.engine.answer_memory.used_bytes == 0
 
 
-# -- ways through the lanes
+# -- ways through the group-commit queues
 
 
 async def test_a_start_may_be_another_version_meanwhile(

@@ -1,8 +1,8 @@
 """Engines, workers, users and operators of a simulation, each with bad luck of every kind.
 
-Engines take what waits as one batch, at most one item per instance, as the lanes does; a batch takes time, may be
-rolled back and repeated, committed in doubt and looked up, or die with its engine. Nobody waits for an answer for ever:
-whoever gets none asks again, at another engine.
+Engines take what waits as one batch, at most one item per instance, as the group-commit queues do; a batch takes time,
+may be rolled back and repeated, committed in doubt and looked up, or die with its engine. Nobody waits for an answer
+for ever: whoever gets none asks again, at another engine.
 """
 
 from __future__ import annotations

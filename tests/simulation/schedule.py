@@ -92,7 +92,7 @@ class Schedule:
     # -- transactions
 
     def _fire(self) -> bool:
-        """As the lane of firings does: under the lock of the row, if it is still due."""
+        """As the group-commit queue of firings does: under the lock of the row, if it is still due."""
         if self._fire_at is None or self._fire_at > self._now or self._paused:
             return False
         is_open = self._last in self._open

@@ -92,7 +92,7 @@ def left_by(server: PostgresServer, version: int) -> Generator[str]:
 
 
 async def populate(driver: Driver) -> None:
-    """Work in every state: one instance of each definition, a run of code that is held and one that ended."""
+    """Work in every state: one instance of each definition, a durable run that is held and one that ended."""
     for body in DEFINITIONS:
         await driver.upload(body)
     names = [str(body["id"]) for body in DEFINITIONS]

@@ -1,1 +1,1 @@
-"""Penstock's durable functions beside DBOS Transact's, on one PostgreSQL: `python -m benchmarks.peers.dbos`."""
+"""Penstock's durable workflows beside DBOS Transact's, on one PostgreSQL: `python -m benchmarks.peers.dbos`."""

@@ -37,7 +37,7 @@ class Identity(msgspec.Struct, frozen=True):
 
     @property
     def limited(self) -> bool:
-        """Whether calls are counted by its key: many hosts may share a network."""
+        """Return whether calls are counted by its key: many hosts may share a network."""
         return not self.key.startswith("network:")
 
     @classmethod
@@ -90,13 +90,13 @@ def check_job_types(job_types: Iterable[str]) -> None:
 
 
 def may(permission: Permission) -> bool:
-    """Whether this call's caller has a permission; without authentication everybody has all."""
+    """Return whether this call's caller has a permission; without authentication everybody has all."""
     identity = _current.get()
     return identity is None or permission in identity.permissions
 
 
 def may_execute(app: str) -> bool:
-    """Whether this call's caller may serve the workflows of an App, and so registers them."""
+    """Return whether this call's caller may serve the workflows of an App, and so registers them."""
     identity = _current.get()
     return may(Permission.EXECUTE) and (identity is None or identity.apps is None or app in identity.apps)
 

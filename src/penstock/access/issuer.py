@@ -64,7 +64,7 @@ class Issuer:
         return verifier.verify_sign_in(token, nonce)
 
     async def discover(self) -> Mapping[str, Any]:
-        """The issuer's discovery document. Raises ValueError and OSError."""
+        """Return the issuer's discovery document. Raises ValueError and OSError."""
         document = await fetch_json(self._issuer.rstrip("/") + _DISCOVERY)
         found = cast("dict[str, Any]", document) if isinstance(document, dict) else {}
         if found.get("issuer") != self._issuer:
@@ -72,7 +72,7 @@ class Issuer:
         return found
 
     def url_in(self, document: Mapping[str, Any], name: str) -> str:
-        """One of the URLs of that document. Raises ValueError."""
+        """Return one of the URLs of that document. Raises ValueError."""
         found = str(document.get(name, ""))
         if not found.startswith(("https://", "http://")) or (
             self._issuer.startswith("https://") and not found.startswith("https://")

@@ -120,7 +120,7 @@ def read_grant(text: str) -> Grant:
 
 
 def merged(grants: Iterable[Grant]) -> Grant | None:
-    """All that several grants allow; None for none of them."""
+    """Return all that several grants allow; None for none of them."""
     roles: set[Role] = set()
     job_types: set[str] | None = set[str]()
     apps: set[str] | None = set[str]()

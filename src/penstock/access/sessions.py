@@ -65,7 +65,7 @@ class Sessions:
         self._connection = connection
 
     def has(self, digest: bytes) -> bool:
-        """Whether a session that was known here counts still."""
+        """Return whether a session that was known here counts still."""
         return digest in self._known
 
     async def identify(self, cookie: bytes, address: str | None) -> Identity:

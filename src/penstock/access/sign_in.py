@@ -78,7 +78,7 @@ class SignIn:
 
     @staticmethod
     def was_secure(kept_text: str) -> bool:
-        """Whether the sign-in began over TLS."""
+        """Return whether the sign-in began over TLS."""
         kept = _read_kept(kept_text)
         return kept is not None and kept.redirect_uri.startswith("https://")
 

@@ -1,7 +1,7 @@
 """What each RPC needs, and how a call is let pass. An RPC without a row here is refused, and fails the test suite.
 
-What each REST route needs is a column of the one table of routes, `penstock.rest.operations`. Must not import the
-services: the test compares both sides.
+What an operation needs stands in its row (`penstock.api`), or still here and, of REST, in the table of routes,
+`penstock.rest.operations`. Must not import the services: the test compares both sides.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ class TokenBook:
         return found[1]
 
     def has(self, key: str) -> bool:
-        """Whether the token with this identity's key counts still."""
+        """Return whether the token with this identity's key counts still."""
         return key in self._by_key
 
     def identity_of(self, key: str) -> Identity | None:

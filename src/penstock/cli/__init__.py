@@ -136,7 +136,7 @@ def _watch_the_reader() -> None:
 
 
 def _what_to_install(error: ImportError) -> str | None:
-    """The line for who lacks something; None for a mistake of our own."""
+    """Return the line for who lacks something; None for a mistake of our own."""
     module = (error.name or "penstock").partition(".")[0]
     if module == "penstock":
         return None

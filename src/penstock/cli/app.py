@@ -187,7 +187,7 @@ def migrate(
 
 @app.command()
 def doctor(config: ConfigOption = None, data_dir: DataDirOption = None, as_json: JsonOption = False) -> None:
-    """Look at settings, database, engines and broker, and say what to do about what is not well; changes nothing.
+    """Check settings, database, engines and broker, and say what to do about each problem. Changes nothing.
 
     Engines may run meanwhile. Exit code 1 when there is a problem (no database is one, and none is made), 0 when there
     is advice at most.
@@ -213,9 +213,9 @@ def requeue(
     data_dir: DataDirOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Bring back, at once, jobs that were handed to Kafka and are still open.
+    """Put jobs that were sent to Kafka and are still open back into the queue, at once.
 
-    For after a switch to polling, or when a broker lost what it had.
+    Use it after a switch to polling, or when a broker lost its records.
 
     Without it they come back at their deadlines. A worker that still has one of them is told `lease-lost`, unless its
     result came first. Engines may run meanwhile. Tells how many came back.
@@ -280,7 +280,7 @@ def lint(
     paths: Annotated[list[Path], typer.Argument(help="Files, or directories of them.", metavar="PATH")],
     as_json: JsonOption = False,
 ) -> None:
-    """Find what would make a run of a durable function come out differently at replay: clocks, random numbers, I/O …
+    """Find what would make a run of a durable workflow come out differently at replay: clocks, random numbers, I/O …
 
     One line for each: file, line, rule, and what to write instead. `# penstock: ignore[rule]` leaves a line alone. Exit
     code 1 when there are any, 2 when a file can't be read.
@@ -308,7 +308,7 @@ def check(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Replay all open runs of durable functions against code, before it is deployed: which could not go on, and why.
+    """Replay all open runs of durable workflows against code, before it is deployed: which could not go on, and why.
 
     Nothing is changed and no step is called. For what breaks it says the line, what the journal has and what the code
     asks for, and what to write around the change. Exit code 1 when something breaks, 2 when code or database can't be

@@ -56,7 +56,7 @@ def show(
     id: Annotated[str, typer.Argument(help="The instance's id.")],
     as_json: JsonAnyway = False,
 ) -> None:
-    """Print an archived instance with its steps, of a run of code also its journal, as JSON."""
+    """Print an archived instance with its steps, of a durable run also its journal, as JSON."""
     found = None
     for each in _read(directory):
         if each.instance["id"] == id:

@@ -18,7 +18,7 @@ KeyArgument = Annotated[str, typer.Argument(help="The row's key, as the list pri
 def list_attention(
     url: UrlOption = DEFAULT_URL, token_file: TokenFileOption = None, as_json: JsonOption = False
 ) -> None:
-    """List what needs somebody: what concerns most work first, what is acknowledged last."""
+    """List what needs attention: what concerns most work first, what is acknowledged last."""
     with connected(url, token_file) as client:
         found = client.list_attention()
     if as_json:
@@ -60,7 +60,7 @@ def acknowledge(
 def withdraw(
     key: KeyArgument, url: UrlOption = DEFAULT_URL, token_file: TokenFileOption = None, as_json: JsonOption = False
 ) -> None:
-    """Let an acknowledged row need attention again."""
+    """Withdraw an acknowledgement: the row needs attention again."""
     with connected(url, token_file) as client:
         client.withdraw_acknowledgement(key)
     print_done({"key": key, "acknowledged": False}, None, as_json=as_json)

@@ -97,7 +97,8 @@ class _Options(NamedTuple):
 
 
 def _act(own: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-    """A command of the function's name: its own options, then those of all acts. It gives its part of the request."""
+    """Return a command of the function's name: its own options, then those of all acts. It gives its part of the
+    request."""
 
     def command(**given: Any) -> None:
         options = _Options(**{name: given.pop(name) for name in _Options._fields})

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 
 def read_settings(config: Path | None, **options: object) -> Settings:
-    """The settings, with the log set up by them. Wrong ones end the command with exit code 2, all problems told."""
+    """Return the settings, with the log set up by them. Wrong ones end the command with exit code 2, all problems
+    told."""
     from penstock.log.log import configure_logging, get_logger
     from penstock.settings import SettingsError, did_you_mean, load_settings, unknown_environment
 

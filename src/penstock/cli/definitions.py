@@ -45,7 +45,7 @@ def upload(
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Upload definitions, one after another; the first that is refused ends it, with every problem told.
+    """Upload definitions, one after another. Stops at the first that is refused, and prints every problem.
 
     A content that the engine has already gives the version that exists; new starts use it. `--json`: a line for each.
     """
@@ -65,7 +65,7 @@ def activate(
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let new starts use a version, also those of schedules. Open instances stay on theirs."""
+    """Activate a version for new starts, also those of schedules. Open instances stay on theirs."""
     with connected(url, token_file) as client:
         made = client.activate_version(id, version)
         print_done(made, f"new starts of {made.id} use version {made.version}", as_json=as_json)
@@ -78,7 +78,7 @@ def delete(
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete workflows written as code that no program serves; the first that can't be deleted ends it.
+    """Delete durable workflows that no program serves. Stops at the first that can't be deleted.
 
     Runs that have ended stay. A program that registers its workflow again brings it back. `--json`: a line for each.
     """
@@ -168,7 +168,7 @@ def impact(
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Tell which open instances a version of a definition would not fit: by version and step, with reasons.
+    """List the open instances that a version of a definition would not fit, with reasons.
 
     They stay on their version, whatever is uploaded; `penstock bulk migrate` takes them to another one. Exit code 1
     when some could not go on in it.
@@ -219,7 +219,7 @@ def _print_impact(found: ImpactView) -> None:
 
 
 def _lines(document: Any) -> list[str]:
-    """The canonical form, a line for each field: what an upload would compare."""
+    """Return the canonical form, a line for each field: what an upload would compare."""
     import msgspec
 
     from penstock.core.parsing.parsing import STORED_LIMITS, parse_definition
@@ -239,7 +239,7 @@ def export(
 ) -> None:
     """Write all definitions into files ID@VERSION.json, for `penstock definition import` at another engine.
 
-    Workflows written as code are left out: their programs upload them.
+    Durable workflows are left out: their programs upload them.
     """
     directory.mkdir(parents=True, exist_ok=True)
     made: list[dict[str, Any]] = []

@@ -26,7 +26,7 @@ class DrawnEdge(NamedTuple):
 
 
 def mermaid(definition: Definition) -> str:
-    """A `flowchart TD` with a node per step, in their order; an edge's label is its condition or its event."""
+    """Return a `flowchart TD` with a node per step, in their order; an edge's label is its condition or its event."""
     lines = ["flowchart TD"]
     steps = definition.steps[: definition.undo_step]
     lines += [f"  s{step.index}{_shape(step)}" for step in steps]

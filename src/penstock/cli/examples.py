@@ -10,7 +10,8 @@ __all__ = ["example"]
 
 
 def example(name: str) -> Path:
-    """The path of ``examples/<name>``. Raises FileNotFoundError when this installation carries no such example."""
+    """Return the path of ``examples/<name>``. Raises FileNotFoundError when this installation carries no such
+    example."""
     package = Path(penstock.__file__).parent
     for directory in (package / "examples", package.parents[1] / "examples"):
         path = directory / name

@@ -215,7 +215,7 @@ def _listed(each: Instance) -> tuple[str, ...]:
 
 
 def _all_filters(options: dict[str, Any], pairs: list[str]) -> dict[str, Any]:
-    """Those of options and of --filter. What is given twice, or is none, is told: exit code 2."""
+    """Return those of options and of --filter. What is given twice, or is none, is told: exit code 2."""
     found: dict[str, Any] = {"attributes": {}, **options}
     for name, value in read_pairs(pairs).items():
         if name.startswith(ATTRIBUTE_FILTER):
@@ -298,7 +298,7 @@ def _why(client: SyncClient, id: str) -> Why | None:
 def tree(
     id: IdArgument, url: UrlOption = DEFAULT_URL, token_file: TokenFileOption = None, as_json: JsonOption = False
 ) -> None:
-    """Print an instance and those that it called, and they called; of a run of code its branches."""
+    """Print an instance and those that it called, and they called; of a durable run its branches."""
     with connected(url, token_file) as client:
         found = client.get_tree(id)
     if as_json:
@@ -529,7 +529,7 @@ PROGRESS_MAX_CHARS = 200
 
 
 def _rows(instance: Instance, history: list[StepExecution]) -> list[tuple[str, ...]]:
-    """One for each entry. The progress of a step stands at its latest entry that is open."""
+    """Return one for each entry. The progress of a step stands at its latest entry that is open."""
     latest = {each.step_id: each.id for each in history if each.status == "RUNNING"}
     shown = {
         latest[step]: f"progress {json.dumps(told, ensure_ascii=False)[:PROGRESS_MAX_CHARS]}"

@@ -102,7 +102,7 @@ def _turn(boxes: Sequence[Box], ways: Sequence[Way]) -> None:
 
 
 def _ends(way: Way) -> tuple[int, int]:
-    """The upper and the lower box."""
+    """Return the upper and the lower box."""
     return (way.target, way.source) if way.turned else (way.source, way.target)
 
 
@@ -123,7 +123,7 @@ def _rank(boxes: Sequence[Box], ways: Sequence[Way]) -> None:
 
 
 def _layers(boxes: Sequence[Box], ways: Sequence[Way]) -> list[list[Box]]:
-    """The boxes of each layer, with those that stand for edges which pass it."""
+    """Return the boxes of each layer, with those that stand for edges which pass it."""
     if sum(abs(boxes[way.target].layer - boxes[way.source].layer) for way in ways) > POINTS_MAX:
         raise TooLarge
     layers: list[list[Box]] = [[] for _ in range(max(box.layer for box in boxes) + 1)]

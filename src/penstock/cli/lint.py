@@ -1,4 +1,4 @@
-"""`penstock lint`: what in the bodies of durable functions would differ at replay, with file, line and rule."""
+"""`penstock lint`: what in the bodies of durable workflows would differ at replay, with file, line and rule."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def shown_step(id: str, item: int | None = None) -> str:
 
 
 BLOCKED: Final = "BLOCKED"
-"""For people, in place of WAITING, of a run of code that no code could go on with so far."""
+"""For people, in place of WAITING, of a durable run that no code could go on with so far."""
 
 
 def instance_line(instance: Instance) -> str:

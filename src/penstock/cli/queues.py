@@ -117,7 +117,7 @@ def resume(
 def delete(
     name: NameArgument, url: UrlOption = DEFAULT_URL, token_file: TokenFileOption = None, as_json: JsonOption = False
 ) -> None:
-    """Forget a queue: its jobs are free at once."""
+    """Delete a queue. Its jobs are free at once."""
     with connected(url, token_file) as client:
         client.delete_queue(name)
     print_done({"name": name, "deleted": True}, None, as_json=as_json)

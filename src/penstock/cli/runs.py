@@ -1,4 +1,4 @@
-"""`penstock runs …`: runs of durable functions from a terminal, on the database that an `App` without `at` has, too.
+"""`penstock runs …`: runs of durable workflows from a terminal, on the database that an `App` without `at` has, too.
 
 On a database it runs an engine of its own that only asks, so nothing else needs to run; on an engine it needs a token
 where that asks for one, and its roles. Errors are a line, with exit code 1.

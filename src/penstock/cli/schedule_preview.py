@@ -113,7 +113,7 @@ def known_zone(name: str | None) -> ZoneInfo | None:
 
 
 def clock_changes(zone: ZoneInfo, after: datetime) -> list[_Change]:
-    """The next two of a zone, those within 400 days."""
+    """Return the next two of a zone, those within 400 days."""
     found: list[_Change] = []
     day = after.astimezone(UTC)
     for _ in range(min(CHANGES_WITHIN_DAYS, (LAST_DAY - day).days)):
@@ -136,7 +136,7 @@ def _offset(zone: ZoneInfo, at: datetime) -> timedelta:
 
 
 def _around(client: SyncClient, id: str, spec: ScheduleSpec, change: _Change) -> list[ScheduleTime]:
-    """The last times before a change of the clock, and the first from it on."""
+    """Return the last times before a change of the clock, and the first from it on."""
     import msgspec
 
     from penstock.client import BadRequest

@@ -162,7 +162,7 @@ def pause(
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Start nothing until it is resumed."""
+    """Pause a schedule: it starts nothing until it is resumed."""
     with connected(url, token_file) as client:
         print_done(client.pause_schedule(id, note), None, as_json=as_json)
 
@@ -171,7 +171,7 @@ def pause(
 def resume(
     id: IdArgument, url: UrlOption = DEFAULT_URL, token_file: TokenFileOption = None, as_json: JsonOption = False
 ) -> None:
-    """Go on from now: what passed meanwhile is not caught up."""
+    """Resume a schedule from now on. Times that passed meanwhile are not caught up."""
     with connected(url, token_file) as client:
         print_done(client.resume_schedule(id), None, as_json=as_json)
 
@@ -184,7 +184,7 @@ def trigger(
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Start a run now; prints what became of it, and the instance."""
+    """Start a run now. Prints its outcome, and the instance."""
     with connected(url, token_file) as client:
         run = client.trigger_schedule(id, overlap=overlap)
     print_done(run, " ".join(filter(None, (run.outcome, run.instance_id, run.reason))), as_json=as_json)
@@ -202,7 +202,7 @@ def backfill(
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Start the times of a span of the past, in the background; prints how many. Times without a zone are this
+    """Start the times of a past period, in the background. Prints how many. Times without a zone are this
     machine's."""
     with connected(url, token_file) as client:
         asked = client.backfill_schedule(id, since, until, overlap=overlap)

@@ -44,7 +44,7 @@ _STYLE: Final = """
 
 
 def svg(definition: Definition) -> str:
-    """A whole SVG document. Raises `layout.TooLarge`. Hidden steps are marks on the steps that they undo."""
+    """Return a whole SVG document. Raises `layout.TooLarge`. Hidden steps are marks on the steps that they undo."""
     steps = [step for step in definition.steps[: definition.undo_step] if step.compensates is None]
     boxes = [Box(shape_of(step.type).width, shape_of(step.type).height) for step in steps]
     drawn = [
@@ -166,7 +166,7 @@ def _path(points: list[tuple[float, float]]) -> str:
 
 
 def _near(corner: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
-    """A point a bend's length from the corner, at most half the way to the other."""
+    """Return a point a bend's length from the corner, at most half the way to the other."""
     (x, y), (to_x, to_y) = corner, other
     length = abs(to_x - x) + abs(to_y - y)
     share = min(_BEND_PX, length / 2) / length

@@ -46,7 +46,7 @@ def new(
     data_dir: DataDirOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a token and print it: this once, it is kept nowhere."""
+    """Make a token and print it. It is printed only once, and stored nowhere."""
     from penstock.access.roles import Role, grant_of, read_grant
     from penstock.access.tokens import make_token
     from penstock.errors import PenstockError
@@ -109,7 +109,7 @@ def revoke(
     data_dir: DataDirOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let a token count no longer: calls with it end within a second or two on all engines."""
+    """Revoke a token. Calls with it end within a second or two on all engines."""
     from penstock.runtime import api_tokens
 
     name = run(lambda: api_tokens.revoke(settings_of(config, data_dir), id))

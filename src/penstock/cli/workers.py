@@ -17,7 +17,7 @@ app = typer.Typer(name="worker", help="Workers that engines have seen, and a rea
 
 @app.command(name="list")
 def list_workers(url: UrlOption = DEFAULT_URL, token_file: TokenFileOption = None, as_json: JsonOption = False) -> None:
-    """List workers of a day: when they asked for work last, what they hold, and did within the last 15 minutes."""
+    """List the workers of the last day: their last poll, their jobs, and what they did within 15 minutes."""
     with connected(url, token_file) as client:
         workers = client.list_workers()
     if as_json:

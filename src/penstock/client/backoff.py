@@ -20,7 +20,7 @@ class RetryPauses:
         self._next_s = first_s
 
     def next_pause_s(self, error: Unavailable | None = None) -> float:
-        """The length of the next pause in seconds; not less than what the error asks for (up to a minute)."""
+        """Return the length of the next pause in seconds; not less than what the error asks for (up to a minute)."""
         pause_s = self._next_s * random.uniform(0.5, 1.0)
         self._next_s = min(self._next_s * 2, self._max_s)
         if error is None or error.retry_after_s is None:

@@ -75,7 +75,7 @@ class BatchCalls(Caller):
         return await self.call(ListBatches(window=ListWindow(cursor=cursor, limit=limit)))
 
     def iterate_batches(self) -> AsyncIterator[Batch]:
-        """All batches that are kept, newest first, read as you go."""
+        """Read all batches that are kept, newest first, as you go."""
         return every_item(lambda cursor: self.list_batches(cursor=cursor))
 
     async def list_batch_results(
@@ -88,7 +88,7 @@ class BatchCalls(Caller):
         )
 
     def iterate_batch_results(self, batch_id: str, *, state: str | None = None) -> AsyncIterator[BatchResult]:
-        """What became of all items of a batch, in their order, read as you go."""
+        """Read the results of all items of a batch, in their order, as you go."""
         return every_item(lambda cursor: self.list_batch_results(batch_id, state=state, cursor=cursor))
 
     async def cancel_batch(self, batch_id: str, reason: str | None = None) -> Batch:

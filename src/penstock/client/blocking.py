@@ -36,7 +36,7 @@ Arguments = TypeVarTuple("Arguments")
 def _blocking(
     method: Callable[Concatenate[Client, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[SyncClient, P], R]:
-    """The method of ``SyncClient`` that runs a method of ``Client`` to its end."""
+    """Return the method of ``SyncClient`` that runs a method of ``Client`` to its end."""
 
     @functools.wraps(method)
     def run(self: SyncClient, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -178,7 +178,7 @@ class SyncClient:
                 loop.close()
 
     def _loop(self) -> _LoopThread:
-        """The event loop of this process."""
+        """Return the event loop of this process."""
         loop = self._loops.get(os.getpid())
         if loop is not None:
             return loop
@@ -190,6 +190,7 @@ class SyncClient:
             made.close()
         return loop
 
+    # methods: written by `make docs` from those of Client
     is_ready = _blocking(Client.is_ready)
     wait_until_ready = _blocking(Client.wait_until_ready)
     upload_definition = _blocking(Client.upload_definition)

@@ -40,7 +40,8 @@ def _listed(name: str, given: Sequence[Any]) -> list[Any]:
 
 
 def timer(duration: str, target: str, *, interrupting: bool = True) -> JsonObject:
-    """A boundary timer: after ``duration`` (ISO 8601 such as ``P2D``, or ``${expression}``) goes to the target step.
+    """Add a boundary timer: after ``duration`` (ISO 8601 such as ``P2D``, or ``${expression}``) go to the target
+    step.
 
     Interrupting, it closes the step it stands on; else it starts the target beside it.
     """
@@ -48,7 +49,7 @@ def timer(duration: str, target: str, *, interrupting: bool = True) -> JsonObjec
 
 
 def on_error(target: str, *codes: str, variable: str | None = None) -> JsonObject:
-    """An error boundary: a step that fails with one of the ``codes`` (none: any) goes to the target.
+    """Add an error boundary: a step that fails with one of the ``codes`` (none: any) goes to the target.
 
     ``variable`` is set to the error: ``{"code", "message", "stepId", "data"}``.
     """
@@ -66,7 +67,7 @@ def for_each(
     until: str | None = None,
     collect_errors: bool = False,
 ) -> JsonObject:
-    """What makes a step be done once for each item of a list: ``"${expression}"`` that gives it.
+    """Let a step be done once for each item of a list: ``"${expression}"`` that gives it.
 
     ``name`` (by default ``item``) and ``index`` are variables of each item; ``parallel`` of them are under way at once.
     ``into`` becomes the list of what ``collect`` gives for each; once ``until`` is true the others are skipped. With
@@ -80,8 +81,8 @@ def for_each(
 def backoff(
     initial: str, *, multiplier: float = 2.0, maximum: str | None = None, jitter: float | None = None
 ) -> JsonObject:
-    """Pauses between the retries of a service task, as ISO 8601 durations or ``${expression}``. ``jitter`` (0 to 1):
-    the share by which each may be shorter; without it none is."""
+    """Set the pauses between the retries of a service task, as ISO 8601 durations or ``${expression}``. ``jitter`` (0
+    to 1): the share by which each may be shorter; without it none is."""
     return _given(initial=initial, multiplier=multiplier, max=maximum, jitter=jitter)
 
 
@@ -94,7 +95,7 @@ def compensation(
     retry_on: Sequence[str] = (),
     no_retry_on: Sequence[str] = (),
 ) -> JsonObject:
-    """The job that compensates a step, when what completed is undone."""
+    """Name the job that compensates a step."""
     return _given(
         jobType=job_type,
         retryCount=retries or None,
@@ -163,7 +164,7 @@ class WorkflowBuilder:
         name: str | None = None,
         description: str | None = None,
     ) -> Self:
-        """A job for a worker. ``conditions`` (expression → step) come before ``then``, taken when none is true.
+        """Add a job for a worker. ``conditions`` (expression → step) come before ``then``, taken when none is true.
 
         Retries are for every failure, or for those with the codes ``retry_on`` only; never for ``no_retry_on``.
         ``for_each``: a job for each item of a list; ``compensation``: the job that undoes it (functions of these names
@@ -205,7 +206,7 @@ class WorkflowBuilder:
         name: str | None = None,
         description: str | None = None,
     ) -> Self:
-        """Starts an instance of another workflow and waits for its end.
+        """Start an instance of another workflow and wait for its end.
 
         ``inputs`` are its variables (JSON values or ``"${expression}"``), by default all of this instance's.
         ``outputs`` is what comes back of ``result`` (the instance's, else the variables that it ended with); by default
@@ -239,7 +240,7 @@ class WorkflowBuilder:
         name: str | None = None,
         description: str | None = None,
     ) -> Self:
-        """Waits until a person (or a program) completes it."""
+        """Wait until a person (or a program) completes it."""
         return self._add(
             _step(step_id, "USER_TASK", name, description)
             | _given(
@@ -259,7 +260,7 @@ class WorkflowBuilder:
         name: str | None = None,
         description: str | None = None,
     ) -> Self:
-        """Goes to the step of the first expression that is true, in the order of the mapping."""
+        """Go to the step of the first expression that is true, in the order of the mapping."""
         step = _step(step_id, "DECISION", name, description) | {"conditionalNextSteps": dict(conditions)}
         return self._add(step, None)
 
@@ -272,7 +273,7 @@ class WorkflowBuilder:
         name: str | None = None,
         description: str | None = None,
     ) -> Self:
-        """Sets variables: JSON values or ``"${expression}"``, in order; later ones see earlier ones."""
+        """Set variables: JSON values or ``"${expression}"``, in order; later ones see earlier ones."""
         step = _step(step_id, "TRANSFORMATION", name, description) | {"transformations": dict(assignments)}
         return self._add(step, then)
 
@@ -290,7 +291,7 @@ class WorkflowBuilder:
         name: str | None = None,
         description: str | None = None,
     ) -> Self:
-        """Waits for a signal, or for a time: an ISO 8601 ``duration`` or an RFC 3339 ``until``, also as ``"${…}"``.
+        """Wait for a signal, or for a time: an ISO 8601 ``duration`` or an RFC 3339 ``until``, also as ``"${…}"``.
 
         With ``buffer`` signals that come before it is open are kept. ``message``: waits for a message, too, of this
         name and correlation key, such as ``("payment", "${orderId}")``.
@@ -317,7 +318,7 @@ class WorkflowBuilder:
         name: str | None = None,
         description: str | None = None,
     ) -> Self:
-        """Starts every branch (its first step); they meet at the join."""
+        """Start every branch (its first step); they meet at the join."""
         step = _step(step_id, "PARALLEL_GATEWAY", name, description)
         return self._add(step | {"parallelNextSteps": _listed("branches", branches), "joinStep": join}, None)
 
@@ -329,7 +330,7 @@ class WorkflowBuilder:
         name: str | None = None,
         description: str | None = None,
     ) -> Self:
-        """Goes on when every branch of its gateway has arrived."""
+        """Go on when every branch of its gateway has arrived."""
         return self._add(_step(step_id, "JOIN_GATEWAY", name, description), then)
 
     def compensate(
@@ -341,7 +342,7 @@ class WorkflowBuilder:
         name: str | None = None,
         description: str | None = None,
     ) -> Self:
-        """Undoes what has completed of ``steps``, by default of all that have a compensation, the last first."""
+        """Compensate the completed ones of ``steps``, by default of all that have a compensation, the last first."""
         made = _step(step_id, "COMPENSATE", name, description) | _given(steps=_listed("steps", steps) or None)
         return self._add(made, then)
 
@@ -354,12 +355,12 @@ class WorkflowBuilder:
         name: str | None = None,
         description: str | None = None,
     ) -> Self:
-        """Completes the instance, whose result is ``output`` (as a transformation), or fails it with an error code."""
+        """Complete the instance, whose result is ``output`` (as a transformation), or fail it with an error code."""
         given = _given(errorCode=error_code, output=None if output is None else dict(output))
         return self._add(_step(step_id, "END", name, description) | given, None)
 
     def document(self) -> JsonObject:
-        """The definition as JSON, for ``upload_definition``.
+        """Return the definition as JSON, for ``upload_definition``.
 
         Raises:
             ValueError: the last step is meant to go on to the step after it.

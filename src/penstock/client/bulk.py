@@ -27,8 +27,8 @@ class BulkCalls(Caller):
     """
 
     async def preview_bulk(self, request: BulkRequest) -> BulkPreview:
-        """What the operation would meet now: how many instances, where they stand, and why they failed; of a migration
-        also which can't, with every reason. Nothing is changed.
+        """Count what the operation would meet now: how many instances, where they stand, and why they failed; of a
+        migration also which can't, with every reason. Nothing is changed.
 
         Raises:
             BadRequest: names the field and the reason.
@@ -53,7 +53,7 @@ class BulkCalls(Caller):
         return await self.call(ListBulk(window=ListWindow(cursor=cursor, limit=limit)))
 
     def iterate_bulk(self) -> AsyncIterator[BulkView]:
-        """All operations that are kept, newest first, read as you go."""
+        """Read all operations that are kept, newest first, as you go."""
         return every_item(lambda cursor: self.list_bulk(cursor=cursor))
 
     async def stop_bulk(self, bulk_id: str) -> BulkView:

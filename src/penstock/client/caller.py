@@ -109,7 +109,7 @@ class Caller:
                     raise
 
     async def is_ready(self) -> bool:
-        """Whether the engine says that it is ready; False too when it can't be reached."""
+        """Return whether the engine says that it is ready; False too if it can't be reached."""
         try:
             await self.transport.call(CheckReady(), timeout_s=self._exchange_timeout_s)
         except Unavailable:
@@ -145,7 +145,7 @@ def check_url(engine: str) -> None:
 
 
 def transport_for(engine: str | Transport, token: Token | None, ssl_context: ssl.SSLContext | None) -> Transport:
-    """The transport for a URL; one that is given stays as it is. Raises ValueError."""
+    """Return the transport for a URL; one that is given stays as it is. Raises ValueError."""
     if not isinstance(engine, str):
         if token is not None or ssl_context is not None:
             raise ValueError("token and ssl_context go with an engine's URL: give them to the transport or client")

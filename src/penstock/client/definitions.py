@@ -51,7 +51,7 @@ class DefinitionCalls(Caller):
         return await self.call(UploadDefinition(document=document))
 
     async def get_definition(self, definition_id: str, version: int | None = None) -> dict[str, Any]:
-        """The definition as JSON, with its ``version``; the active one when no version is given.
+        """Return the definition as JSON, with its ``version``; the active one by default.
 
         Over gRPC without ``retryBackoff``, ``timeout``, ``duration`` and ``until``, which its message lacks.
 
@@ -66,12 +66,12 @@ class DefinitionCalls(Caller):
 
         Raises:
             NotFound: no such definition or version.
-            Conflict: a workflow written as code; or an engine of an older version still lives.
+            Conflict: a durable workflow; or an engine of an older version still lives.
         """
         return await self.call(ActivateVersion(id=definition_id, version=version))
 
     async def delete_definition(self, definition_id: str) -> None:
-        """Delete a workflow written as code that no program serves, in all versions: it is in no list, can't be
+        """Delete a durable workflow that no program serves, in all versions: it is in no list, can't be
         started, and its id is free. Runs that have ended stay. A program that registers it again brings it back.
 
         Raises:
@@ -83,15 +83,15 @@ class DefinitionCalls(Caller):
     async def get_impact(
         self, definition_id: str, definition: Document | None = None, *, version: int | None = None
     ) -> ImpactView:
-        """Which open instances a version would not fit: the definition given as the next one, or a version that was
-        uploaded, by default the latest. By version and step how many stand there, and what keeps them from going on in
-        it; ``refusals`` are of the newest 1,000, each with every reason. Nothing is stored, and nothing changes for
+        """Find the open instances that a version would not fit: the definition given as the next one, or a version that
+        was uploaded, by default the latest. By version and step how many stand there, and what keeps them from going on
+        in it; ``refusals`` are of the newest 1,000, each with every reason. Nothing is stored, and nothing changes for
         instances: they stay on their version until they are migrated.
 
         Raises:
             NotFound: no such definition or version.
             BadRequest: the definition is refused.
-            Conflict: a workflow written as code.
+            Conflict: a durable workflow.
         """
         document = None if definition is None else await _read(definition)
         return await self.call(GetImpact(id=definition_id, version=version, document=document))
@@ -105,7 +105,7 @@ class DefinitionCalls(Caller):
         cursor: str | None = None,
         limit: int | None = None,
     ) -> Page[DefinitionSummary]:
-        """One page of the active versions whose id or name contains the keyword, in order of id.
+        """List one page of the active versions whose id or name contains the keyword, in order of id.
 
         ``page``, ``limit`` and ``cursor`` as with ``list_instances``.
         """

@@ -215,7 +215,10 @@ _BY_STATUS: dict[int, type[ClientError]] = {
 def error_for(
     code: str | None, reason: str, status: int | None = None, problems: Sequence[Problem] = ()
 ) -> ClientError:
-    """The error for an answer of the engine: by its code, by its status where the code is unknown or missing."""
+    """Return the error for an answer of the engine: by its code, by its status where the code is unknown or missing.
+
+    A redirect is no answer of an engine: whoever calls has the wrong address.
+    """
     kind = _BY_CODE.get(code or "")
     if kind is None and status is not None:
         kind = _BY_STATUS.get(status) or (BadRequest if 400 <= status < 500 else InternalError)

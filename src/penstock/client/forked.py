@@ -18,7 +18,7 @@ class MadeHere:
         self._pid = os.getpid()
 
     def __bool__(self) -> bool:
-        """Whether this is still that process."""
+        """Return whether this is still that process."""
         return self._pid == os.getpid()
 
 

@@ -24,12 +24,12 @@ class Exchange(NamedTuple):
 
 
 def quoted(part: str) -> str:
-    """One part of a path."""
+    """Return one part of a path."""
     return quote(part, safe="")
 
 
 def rfc3339(at: datetime | None) -> str | None:
-    """A time for a query. One without a zone is the caller's own."""
+    """Return a time for a query. One without a zone is the caller's own."""
     return None if at is None else at.astimezone(UTC).isoformat()
 
 
@@ -43,7 +43,7 @@ def _is_absent(value: object) -> bool:
 
 
 def start_body(request: StartRequest) -> dict[str, object]:
-    """A start; its key goes elsewhere."""
+    """Return a start; its key goes elsewhere."""
     return given(
         definitionId=request.definition_id,
         definitionVersion=request.definition_version,

@@ -156,7 +156,7 @@ class InstanceCalls(RepairCalls):
             await anyio.sleep(pause_s)
 
     async def get_instance(self, instance_id: str, *, wait_s: int = 0) -> Instance:
-        """The instance as it is now; with ``wait_s`` (0 to 60) when it has ended, or after so long.
+        """Return the instance as it is now; with ``wait_s`` (0 to 60) when it has ended, or after so long.
 
         Raises:
             NotFound: no such instance.
@@ -165,7 +165,7 @@ class InstanceCalls(RepairCalls):
         return await self.call(GetInstance(id=instance_id, wait_s=wait_s))
 
     async def get_why(self, instance_id: str) -> Why:
-        """Why an instance stands where it stands: ``code``, ``text`` and, where something happens by itself, ``next``.
+        """Return why an instance is where it is: ``code``, ``text`` and, where something happens by itself, ``next``.
 
         Raises:
             NotFound: no such instance.
@@ -174,7 +174,7 @@ class InstanceCalls(RepairCalls):
         return (await self.call(GetStanding(id=instance_id))).why
 
     async def find_instance(self, definition_id: str, instance_key: str) -> Instance:
-        """The instance that has an instance key: the open one, or the one that keeps it.
+        """Find the instance that has an instance key: the open one, or the one that keeps it.
 
         Raises:
             NotFound: there is none.
@@ -193,7 +193,8 @@ class InstanceCalls(RepairCalls):
         limit: int | None = None,
         **filters: Unpack[InstanceFilters],
     ) -> Page[Instance]:
-        """One page of the instances that match all given filters (`InstanceFilters`), newest first. Pages count from 0.
+        """List one page of the instances that match all given filters (`InstanceFilters`), newest first. Pages count
+        from 0.
 
         With a ``limit`` in place of pages: go on with ``cursor=page.next`` until that is None. So nothing is left out
         or comes twice, whatever changes meanwhile. ``iterate_instances`` does it.
@@ -202,7 +203,7 @@ class InstanceCalls(RepairCalls):
         return await self.call(ListInstances(window=window, **filters))
 
     def iterate_instances(self, **filters: Unpack[InstanceFilters]) -> AsyncIterator[Instance]:
-        """All instances that match, newest first, read as you go.
+        """Read all instances that match, newest first, as you go.
 
         You may change what is yielded (cancel it, retry it): each instance that matches when it is read is yielded
         once, none is skipped. Those that start meanwhile are not.
@@ -210,7 +211,7 @@ class InstanceCalls(RepairCalls):
         return every_item(lambda cursor: self.list_instances(cursor=cursor, limit=LIST_PART_ITEMS, **filters))
 
     async def get_history(self, instance_id: str) -> list[StepExecution]:
-        """All step executions of an instance in the order of entry.
+        """List all step executions of an instance in the order of entry.
 
         Raises:
             NotFound: no such instance.
@@ -218,7 +219,7 @@ class InstanceCalls(RepairCalls):
         return await self.call(GetHistory(id=instance_id))
 
     async def get_attempts(self, execution_id: str) -> list[RecordedAttempt]:
-        """The newest attempts of an execution (``StepExecution.id``, or a job's id), oldest first.
+        """List the newest attempts of an execution (``StepExecution.id``, or a job's id), oldest first.
 
         Each with its result and what its worker told last; with what it was given where the definition has
         ``recordAttempts``, or the engine records the job type.
@@ -229,7 +230,7 @@ class InstanceCalls(RepairCalls):
         return await self.call(GetAttempts(execution_id=execution_id))
 
     async def get_audit(self, instance_id: str, *, limit: int | None = None) -> list[AuditRecord]:
-        """The first records of an instance's audit trail, oldest first; 1,000 at most.
+        """List the first records of an instance's audit trail, oldest first; 1,000 at most.
 
         Raises:
             NotFound: no such instance.
@@ -237,7 +238,7 @@ class InstanceCalls(RepairCalls):
         return (await self.call(GetAudit(id=instance_id, limit=limit))).items
 
     def iterate_audit(self, instance_id: str) -> AsyncIterator[AuditRecord]:
-        """The whole audit trail of an instance, oldest first, read as you go.
+        """Read the whole audit trail of an instance, oldest first, as you go.
 
         Raises:
             NotFound: no such instance.
@@ -245,7 +246,7 @@ class InstanceCalls(RepairCalls):
         return every_item(lambda cursor: self.call(GetAudit(id=instance_id, cursor=cursor)))
 
     async def list_signals(self, instance_id: str) -> list[KeptSignal]:
-        """The signals that are kept for waits which are not open yet (``signal(…, buffer=True)``), oldest first.
+        """List the signals that are kept for waits which are not open yet (``signal(…, buffer=True)``), oldest first.
 
         Raises:
             NotFound: no such instance.
@@ -259,7 +260,7 @@ class InstanceCalls(RepairCalls):
 
         When the answer of an earlier try was lost and the instance turns out to be cancelled, that is success.
 
-        A run of code is asked to end: the clean-up of its body runs first, so what comes back may be open still.
+        A durable run is asked to end: the clean-up of its body runs first, so what comes back may be open still.
         ``force`` ends it at once, without. An engine that is reached by gRPC knows no force.
 
         ``compensate``: what the instance did is undone first, by the handlers of its steps; so it is open still in what

@@ -64,7 +64,7 @@ class JobCalls(Caller):
         cursor: str | None = None,
         limit: int | None = None,
     ) -> Page[FailedJob]:
-        """One page of the jobs that failed for good, newest first; of one type or of all.
+        """List one page of the jobs that failed their instance, newest first; of one type or of all.
 
         ``page``, ``limit`` and ``cursor`` as with ``list_instances``.
         """
@@ -74,7 +74,7 @@ class JobCalls(Caller):
     async def list_open_jobs(
         self, status: str, *, job_type: str | None = None, cursor: str | None = None, limit: int = 50
     ) -> Page[OpenJobView]:
-        """Open jobs in a state: ``WAITING`` (of one type, in the order in which they are taken), ``LOCKED`` or
+        """List open jobs in a state: ``WAITING`` (of one type, in the order in which they are taken), ``LOCKED`` or
         ``DISPATCHED`` (longest first, at most 200), ``BACKOFF`` (those first whose time comes first).
 
         Raises:
@@ -84,7 +84,7 @@ class JobCalls(Caller):
         return await self.call(ListOpenJobs(status=status, job_type=job_type, window=window))
 
     async def list_job_types(self) -> list[QueueRow]:
-        """Job types with jobs that wait or are in progress, or with workers, those first that wait longest.
+        """List job types with jobs that wait or are in progress, or with workers, those first that wait longest.
 
         One with ``waiting`` jobs and no ``workers`` has nobody who does them.
         """
@@ -101,7 +101,7 @@ class JobCalls(Caller):
         cursor: str | None = None,
         limit: int = 50,
     ) -> Page[AuditTrailRecord]:
-        """What people and programs did, newest first: who paused, changed, uploaded, made a token or signed in.
+        """List what people and programs did, newest first: who paused, changed, uploaded, made a token or signed in.
 
         A page may have fewer than ``limit`` and still a ``next``.
         """
@@ -136,7 +136,8 @@ class JobCalls(Caller):
         return list((await self.call(ListWorkers())).items)
 
     def iterate_failed_jobs(self, *, job_type: str | None = None) -> AsyncIterator[FailedJob]:
-        """All jobs that failed for good, newest first, read as you go; you may retry their instances meanwhile."""
+        """Read all jobs that failed their instance, newest first, as you go; you may retry their instances
+        meanwhile."""
         return every_item(lambda cursor: self.list_failed_jobs(job_type=job_type, cursor=cursor, limit=LIST_PART_ITEMS))
 
     async def complete_job(

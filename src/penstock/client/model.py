@@ -11,7 +11,7 @@ class StartResult(model.StartResult, frozen=True):
     """What became of one item of a batch start: the instance, or the error code and reason."""
 
     def unwrap(self) -> Instance:
-        """The instance.
+        """Return the instance, or raise its error.
 
         Raises:
             ClientError: the item was refused; the class says why.

@@ -111,7 +111,7 @@ class ListWindow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def by_key(self) -> bool:
-        """Whether it is read by cursor and limit."""
+        """Return whether it is read by cursor and limit."""
         return self.limit is not None or self.cursor is not None
 
 
@@ -209,9 +209,10 @@ class InstanceFilters(TypedDict, total=False):
     parts may differ), ``step_id`` and ``error_contains`` need the status ``FAILED``. ``attributes`` are search
     attributes: ``{"customer": "4711", "amount.from": "100", "amount.to": "200"}``. ``delayed``: those that have not
     begun. ``current_step_id``: open ones that stand on this step of the ``definition_id``. ``bulk_id``: to which that
-    operation was done; ``open`` then has those that have not ended. ``blocked``: runs of code that no code could go on
-    with so far. ``order``: ``newest`` first, ``oldest`` first, or by ``businessKey``; but for the first a list needs a
-    ``limit``. Over gRPC there are only the first three, ``delayed`` and ``blocked``.
+    operation was done; ``open`` then has those that have not ended. ``blocked``: durable runs that no code could go on
+    with so far. ``order``: ``newest`` first, ``oldest`` first, by ``businessKey``, or those that ``ended`` or
+    ``changed`` last first; but for the first a list needs a ``limit``, and the last two sort at most 10,000 instances.
+    Over gRPC there are only the first three, ``delayed``, ``blocked``, ``current_step_id`` and ``order``.
     """
 
     definition_id: str | None
@@ -395,7 +396,7 @@ class GetTree(Operation[RunTree], frozen=True):
 
 
 class SendMessage(Operation[None], frozen=True):
-    """Send a message to a run of code; repeatable because of the key."""
+    """Send a message to a durable run; repeatable because of the key."""
 
     instance_id: str
     name: str

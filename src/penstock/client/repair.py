@@ -73,7 +73,7 @@ class RepairCalls(Caller):
 
         Raises:
             NotFound: no such instance.
-            Conflict: the step is not open, or has no result; the instance has ended, or is a run of code.
+            Conflict: the step is not open, or has no result; the instance has ended, or is a durable run.
             BadRequest: it has no such step.
         """
         operation = SkipStep(
@@ -94,13 +94,13 @@ class RepairCalls(Caller):
         execution_id: str | None = None,
         note: str | None = None,
     ) -> Instance:
-        """Let what stands on a step go on at another one, of an instance that is open or has failed.
+        """Move what stands on a step to another one, of an instance that is open or has failed.
 
         ``step_id`` may be a parallel gateway whose join has not fired: its branches are given up.
 
         Raises:
             NotFound: no such instance.
-            Conflict: the step is not open, a join would never end, the instance has ended, or is a run of code.
+            Conflict: the step is not open, a join would never end, the instance has ended, or is a durable run.
             BadRequest: it has no such step.
         """
         operation = MoveToken(
@@ -139,8 +139,8 @@ class RepairCalls(Caller):
         steps: Mapping[str, str] | None = None,
         timers: str | None = None,
     ) -> MigrationCheck:
-        """What ``migrate_instance`` would meet now: whether it is possible, if not, every reason, and how many boundary
-        timers would be due at once.
+        """Check what ``migrate_instance`` would do now: whether it is possible, if not, every reason, and how many
+        boundary timers would be due at once.
 
         Raises:
             NotFound: no such instance, or version.
@@ -164,7 +164,7 @@ class RepairCalls(Caller):
 
         Raises:
             NotFound: no such instance.
-            Conflict: it neither waits nor has failed, it is a run of code, or ``if_version`` is not the newest.
+            Conflict: it neither waits nor has failed, it is a durable run, or ``if_version`` is not the newest.
         """
         return await self.call(
             EditVariables(

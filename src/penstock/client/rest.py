@@ -82,7 +82,7 @@ class RestTransport:
         self._here = MadeHere()
 
     async def call(self, operation: Operation[R], *, timeout_s: float) -> R:
-        """One exchange. See ``Transport.call``."""
+        """Make one exchange. See ``Transport.call``."""
         if not self._here:
             self._renew()
         exchange = exchange_for(operation)
@@ -239,7 +239,7 @@ def _error(response: httpx.Response) -> ClientError:
 
 
 def _retry_after_s(text: str | None) -> float | None:
-    """The pause in a ``Retry-After`` header: seconds, or an HTTP date."""
+    """Return the pause in a ``Retry-After`` header: seconds, or an HTTP date."""
     if text is None:
         return None
     try:

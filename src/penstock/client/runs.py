@@ -1,4 +1,4 @@
-"""The client's calls about runs of workflows written as code: messages, journal, tree.
+"""The client's calls about runs of durable workflows: messages, journal, tree.
 
 The rest of a run is an instance's: `get_instance`, `list_instances`, `get_history`, `cancel_instance`.
 """
@@ -86,7 +86,7 @@ class RunCalls(Caller):
     async def get_journal(
         self, instance_id: str, *, cursor: str | None = None, limit: int | None = None
     ) -> Page[JournalRecord]:
-        """A part of a run's journal, oldest first; go on with ``cursor=page.next`` until that is None.
+        """Read a part of a run's journal, oldest first; go on with ``cursor=page.next`` until that is None.
 
         Raises:
             NotFound: no such run.
@@ -95,7 +95,7 @@ class RunCalls(Caller):
         return await self.call(GetJournal(instance_id=instance_id, cursor=cursor, limit=limit))
 
     def iterate_journal(self, instance_id: str) -> AsyncIterator[JournalRecord]:
-        """A run's whole journal, oldest first, read as you go. Raises as ``get_journal``."""
+        """Read a run's whole journal, oldest first, as you go. Raises as ``get_journal``."""
         return every_item(lambda cursor: self.get_journal(instance_id, cursor=cursor))
 
     async def get_tree(self, instance_id: str) -> RunTree:

@@ -45,7 +45,7 @@ class ScheduleCalls(Caller):
         return await self.call(ListSchedules(cursor=cursor, limit=limit))
 
     def iterate_schedules(self) -> AsyncIterator[Schedule]:
-        """All schedules by id, read as you go."""
+        """Read all schedules by id, as you go."""
         return every_item(lambda cursor: self.list_schedules(cursor=cursor))
 
     async def delete_schedule(self, schedule_id: str) -> None:

@@ -26,7 +26,7 @@ def check_token(token: Token | None) -> None:
 
 
 async def bearer_of(token: Token) -> str:
-    """The value of the header. Raises BadRequest for what can't be one, Unavailable when the function fails."""
+    """Return the value of the header. Raises BadRequest for what can't be one, Unavailable when the function fails."""
     if isinstance(token, str):
         return f"Bearer {token}"
     try:

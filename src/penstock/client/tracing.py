@@ -48,13 +48,13 @@ def traceparent(value: str | None) -> Generator[None]:
 
 
 def current_traceparent() -> str | None:
-    """The ``traceparent`` of the current task; None when there is none."""
+    """Return the ``traceparent`` of the current task; None when there is none."""
     value = _CURRENT.get()
     return Spans.current() if value is None and _InUse.spans is not None else value
 
 
 def use_opentelemetry(tracer_provider: Any = None, *, enabled: bool = True) -> None:
-    """From now on clients and workers of this process make spans (extra ``otel``): a CLIENT span for each call that
+    """Let clients and workers of this process make spans from now on (extra ``otel``): a CLIENT span for each call that
     has a span around it or starts instances, and a CONSUMER span around each handler, below the trace that its instance
     was started in. ``tracer_provider``: None takes the process's. ``enabled=False`` ends it.
 

@@ -1,9 +1,9 @@
 """One run in memory: its kernel, the calls that are open, and what is to be done about them. No I/O, no clock.
 
-An *activation* follows each record: the body runs until all of its branches wait. `apply_record` takes one record, `issue_commands`
-acts on what became of all that were fed: a start that a later record of the same group cancelled is not begun. So a
-replay is one large group, and going on after a crash is the same as going on (`executor`, and `penstock.testing` on a
-virtual clock, are its hosts).
+An *activation* follows each record: the body runs until all of its branches wait. `apply_record` takes one record,
+`issue_commands` acts on what became of all that were fed: a start that a later record of the same group cancelled is
+not begun. So a replay is one large group, and going on after a crash is the same as going on (`executor`, and
+`penstock.testing` on a virtual clock, are its hosts).
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Host(Protocol):
     """Who has the loop and the journal."""
 
     def now(self) -> float:
-        """The time of the journal's clock, as far as is known here."""
+        """Return the time of the journal's clock, as far as is known here."""
         ...
 
     def begin(self, run: Activation, call: OpenCall) -> None:
@@ -210,7 +210,7 @@ class Activation:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a step runs, or its outcome is on the way."""
+        """Return whether a step runs, or its outcome is on the way."""
         return any(call.is_running or call.is_written for call in self.calls.values())
 
     # -- what goes in
@@ -293,8 +293,8 @@ class Activation:
             self.apply_record(record, replaying=True, behind=more or left > 0)
 
     def marked(self, records: Sequence[Record] = ()) -> list[Record]:
-        """Those to be appended next, with what `patched` said yes to since the last ones; where these are too few,
-        records of the clock carry the rest. Those that have a mark were to be appended before, and keep it."""
+        """Return those to be appended next, with what `patched` said yes to since the last ones; where these are too
+        few, records of the clock carry the rest. Those that have a mark were to be appended before, and keep it."""
         kernel = self.kernel
         if self._losses and records:
             records, self._losses = [*chain.from_iterable(self._losses.values()), *records], {}
@@ -421,7 +421,7 @@ class Activation:
     # -- a body that goes on as a new one
 
     def continuation(self) -> Record | None:
-        """The first record of its journal then; None where the body did not ask for it, or was cancelled. Raises
+        """Return the first record of its journal then; None where the body did not ask for it, or was cancelled. Raises
         TypeError, `Unencodable` and `PayloadTooLarge` for arguments that it can't have."""
         asked = None if self.result is None else _continues(self.result.error)
         if asked is None or self.kernel.root.cancel_called:
@@ -468,11 +468,11 @@ class Activation:
 
     @property
     def rejects(self) -> bool:
-        """Whether there are messages that fit no receive that waits for their names."""
+        """Return whether there are messages that fit no receive that waits for their names."""
         return any(mailbox.rejected for mailbox in self.kernel.mail.values())
 
     def rejected(self) -> list[Rejected]:
-        """The oldest of those, `MAX_SHOWN_REJECTED` at most."""
+        """Return the oldest of those, `MAX_SHOWN_REJECTED` at most."""
         found: list[Rejected] = []
         for name, mailbox in self.kernel.mail.items():
             receive = next(iter(mailbox.waiters.values()), None)

@@ -1,4 +1,4 @@
-"""The program's side of durable functions: `App`. Serves workflows, starts runs, and finds them again.
+"""The program's side of durable workflows: `App`. Serves workflows, starts runs, and finds them again.
 
 An `App` starts nothing before its first use. It is used in one process: after a fork it refuses.
 """
@@ -216,7 +216,11 @@ class App:
         return self._run_in_terminal(signals, serve)
 
     def main(self) -> None:
-        """Serve until SIGTERM or Ctrl-C. A second one ends at once."""
+        """Serve the workflows until SIGTERM or Ctrl-C. Steps may then take 10 s to end. A second signal ends at once.
+
+        Raises:
+            SystemExit: the App can't start; one line on standard error says why.
+        """
         self._refuse_loops("main")
         from penstock.durable.console import serve
 
@@ -238,12 +242,18 @@ class App:
             raise SystemExit(f"penstock: the App can't start: {line}") from None
 
     def step_loop(self) -> AbstractContextManager[StepLoop | None]:
-        """A loop for async steps in a thread of its own; a client has none."""
+        """Return a loop for async steps in a thread of its own; a client has none."""
         return loop_in_thread(self._backend or "asyncio") if self._workflows else nullcontext()
 
     @contextmanager
     def in_thread(self) -> Generator[BlockingApp]:
-        """Serve in a thread of its own, for programs without a loop: calls block. Async steps run in another thread."""
+        """Serve in a thread of its own, for programs without a loop: ``with app.in_thread() as shop``.
+
+        Async steps run in another thread.
+
+        Yields:
+            The App with calls that block, which threads may share.
+        """
         from penstock.durable.blocking import serve_in_thread
 
         self.claim()
@@ -401,7 +411,15 @@ class App:
     @overload
     async def get(self, id: str, workflow: Workflow[P, R]) -> Run[R]: ...
     async def get(self, id: str, workflow: Any = None) -> Run[Any]:
-        """The run that was started with this id, or that has this instance id. Raises NotFound."""
+        """Return the run that was started with an id, or that has this instance id.
+
+        Args:
+            id: the id.
+            workflow: its workflow, for the type of the result; any by default.
+
+        Raises:
+            NotFound: there is none.
+        """
         return await self._get(id, workflow)
 
     @in_its_loop
@@ -417,8 +435,14 @@ class App:
     async def find(
         self, workflow: Workflow[P, R], *, status: str | None = None, blocked: bool = False, limit: int = 100
     ) -> list[Run[R]]:
-        """The latest runs of a workflow, newest first. ``status``: ACTIVE, WAITING, COMPLETED, FAILED or CANCELLED.
-        ``blocked``: those that no code could go on with so far; they are WAITING."""
+        """List the latest runs of a workflow, newest first.
+
+        Args:
+            workflow: the workflow.
+            status: only runs in this status: ACTIVE, WAITING, COMPLETED, FAILED or CANCELLED.
+            blocked: only runs that are blocked on code; they are WAITING.
+            limit: how many at most, 1 to 1,000; 100 by default.
+        """
         check_int("limit", limit, 1, FIND_MAX)
         check_flag("blocked", blocked)
         check_workflow(workflow)
@@ -432,7 +456,7 @@ class App:
 
     @asynccontextmanager
     async def opened(self, grace_s: float = STOP_GRACE_S, loop: StepLoop | None = None) -> AsyncGenerator[None]:
-        """The app at work for the block; steps may take ``grace_s`` to end after it. Async ones run in ``loop``."""
+        """Run the app for the block; steps may take ``grace_s`` to end after it. Async ones run in ``loop``."""
         self.claim()
         if self._runs is not None:
             raise RuntimeError("this app is in use already")
@@ -498,7 +522,7 @@ class App:
         return self._runs
 
     def claim(self) -> None:
-        """This process uses the app; another one may not."""
+        """Bind the app to this process; another one may not use it."""
         if self._pid is None:
             self._pid = os.getpid()
         elif self._pid != os.getpid():
@@ -517,12 +541,12 @@ class App:
 
     @property
     def workflows(self) -> list[Workflow[..., Any]]:
-        """Those that it serves."""
+        """Return the workflows that it serves."""
         return list(self._workflows.values())
 
     @property
     def workflow_names(self) -> list[str]:
-        """``order@1``."""
+        """Return their names and versions, as ``order@1``."""
         return [f"{name}@{version}" for name, version in self._workflows]
 
 

@@ -78,7 +78,7 @@ class Portal:
 
     @property
     def is_here(self) -> bool:
-        """Whether the caller is in the app's loop."""
+        """Return whether the caller is in the app's loop."""
         return trio.lowlevel.in_trio_run() and trio.lowlevel.current_trio_token() is self._token
 
     async def call(self, function: Callable[[], Awaitable[T]]) -> T:
@@ -174,7 +174,7 @@ async def until_ended(ended: asyncio.Future[T], cancel: Callable[[], None]) -> T
 
 
 def only_error(error: BaseException) -> BaseException:
-    """The error that came alone, without the groups around it; else the group."""
+    """Return the error that came alone, without the groups around it; else the group."""
     if not isinstance(error, BaseExceptionGroup):
         return error
     [first, *more] = cast("BaseExceptionGroup[BaseException]", error).exceptions

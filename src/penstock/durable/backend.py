@@ -1,9 +1,9 @@
-"""What an executor asks of whoever keeps the journals: the `Backend`; and an `App` for its caller: `Runs`. `local` has
-both on an engine in this process, `remote` on one that it is connected to.
+"""What an executor asks of whoever keeps the journals: the `Backend`; and an `App` for its caller: `CallerRuns`.
+`local` has both on an engine in this process, `remote` on one that it is connected to.
 
-All calls are fenced by the lease: who lost it gets `LeaseLost`, and gives its copy of the run up. A call waits out an
-outage of the database as long as the backend does, then raises `Away`; nothing is taken for undone that was not proved
-to be. Times are in seconds since 1970, by the backend's clock.
+All calls are fenced by the lease: who lost it gets `RunLeaseLost`, and gives its copy of the run up. A call waits out
+an outage of the database as long as the backend does, then raises `Away`; nothing is taken for undone that was not
+proved to be. Times are in seconds since 1970, by the backend's clock.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class Backend(Protocol):
         ...
 
     async def read(self, leased: LeasedRun, after: int) -> RecordPage:
-        """The journal behind that position. Raises `LeaseLost` when the run has ended, `Away`."""
+        """Return the journal behind that position. Raises `RunLeaseLost` when the run has ended, `Away`."""
         ...
 
     async def marks(self, leased: LeasedRun) -> list[str]:
@@ -154,7 +154,7 @@ class Backend(Protocol):
         record that the caller knows, ``mail`` how many of others it has seen.
 
         None when the caller has to `read` before it delivers any: others have written, or it was in doubt for a while
-        whether the records were written. Raises `LeaseLost`, `JournalFull`, `Away`.
+        whether the records were written. Raises `RunLeaseLost`, `JournalFull`, `Away`.
         """
         ...
 
@@ -170,7 +170,7 @@ class Backend(Protocol):
     async def continue_as_new(self, leased: LeasedRun, mail: int, begun: Record, kept: Sequence[int]) -> bool:
         """The run goes on as a new one: its journal is that record, whose name is another one each time, and the
         messages at the positions ``kept``. False when somebody has written meanwhile: read, and ask again. Idempotent.
-        Raises `LeaseLost`, `Refused`, `Away`."""
+        Raises `RunLeaseLost`, `Refused`, `Away`."""
         ...
 
     async def block(self, leased: LeasedRun, reason: str) -> float:
@@ -191,7 +191,7 @@ class Backend(Protocol):
         limiter: CapacityLimiter,
     ) -> Outcome:
         """Runs a step that is a transaction, in a thread of the limiter: `COMMITTED`, or what is to be recorded.
-        ``after``: a position in the journal behind which its outcome will stand. Raises `LeaseLost`."""
+        ``after``: a position in the journal behind which its outcome will stand. Raises `RunLeaseLost`."""
         ...
 
     async def start(self, workflow: str, version: int, arguments: str, id: str) -> str:
@@ -200,11 +200,11 @@ class Backend(Protocol):
 
     async def start_child(self, leased: LeasedRun, path: str, call: ChildCall, id: str) -> None:
         """Starts what the operation at ``path`` waits for, once; ``id`` is its own, where it was given none. Its end
-        becomes a record with that path. Raises `StartRefused`, `LeaseLost`, `Away`."""
+        becomes a record with that path. Raises `StartRefused`, `RunLeaseLost`, `Away`."""
         ...
 
     async def cancel_child(self, leased: LeasedRun, path: str) -> bool:
-        """Asks it to end; False where it was never started, and now never will be. Raises `LeaseLost`, `Away`."""
+        """Asks it to end; False where it was never started, and now never will be. Raises `RunLeaseLost`, `Away`."""
         ...
 
     async def waits_for(self, workflow: str) -> str | None:
@@ -217,7 +217,7 @@ class Backend(Protocol):
         ...
 
     async def extend(self, leased: LeasedRun, shown: Shown) -> Beat:
-        """A lease of full length from now on. Raises `LeaseLost`, `Away`."""
+        """Return a lease of full length from now on. Raises `RunLeaseLost`, `Away`."""
         ...
 
 
@@ -248,7 +248,8 @@ class CallerRuns(Protocol):
         ...
 
     async def find(self, id: str, workflows: Mapping[str, object], *, or_any: bool = False) -> str:
-        """The instance id of the run with this id: of these workflows, else of any if there are none, or ``or_any``."""
+        """Return the instance id of the run with this id: of these workflows, else of any if there are none, or
+        ``or_any``."""
         ...
 
     async def latest(self, workflow: str, status: str | None, limit: int, *, blocked: bool = False) -> list[Instance]:
@@ -268,7 +269,7 @@ class CallerRuns(Protocol):
         ...
 
     async def tree(self, instance_id: str) -> dict[str, Any]:
-        """The run's branches, as REST shows them."""
+        """Return the run's branches, as REST shows them."""
         ...
 
     async def send(

@@ -118,7 +118,7 @@ class BlockingApp:
 
 @contextmanager
 def serve_in_thread(app: App) -> Generator[BlockingApp]:
-    """The app at work in a thread for the block, and async steps in another one. What ends it early is raised at the
+    """Run the app in a thread for the block, and async steps in another one. What ends it early is raised at the
     block's end."""
     with app.step_loop() as loop:
         at_work = AppThread(lambda: app.opened(loop=loop))

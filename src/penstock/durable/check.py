@@ -79,7 +79,7 @@ class Report(msgspec.Struct, rename="camel"):
 
     @property
     def breaks(self) -> bool:
-        """Whether a deploy would leave runs standing."""
+        """Return whether a deploy would leave runs standing."""
         return (self.missing and self.runs > 0) or any(each.finding.verdict != "other frontier" for each in self.found)
 
     def add(self, id: str, run: Replayed) -> None:
@@ -123,11 +123,11 @@ class RunReader(Protocol):
         ...
 
     async def read_records(self, instance: int, after: int) -> RecordPage:
-        """A page of a journal beyond a position."""
+        """Return a page of a journal beyond a position."""
         ...
 
     async def read_marks(self, instance: int) -> list[str]:
-        """The marks of a whole journal."""
+        """Return the marks of a whole journal."""
         ...
 
 
@@ -206,7 +206,7 @@ class Replay:
 
 
 def replay_run(workflow: Workflow[..., Any], saved: SavedRun) -> Replayed:
-    """A whole journal."""
+    """Return a whole journal."""
     replay = Replay(workflow, saved.run_id, saved.arguments, saved.started_at, rules=saved.rules)
     replay.start(marks_of(saved.records), saved.records, more=False)
     replay.apply_record(saved.records, more=False)
@@ -320,7 +320,7 @@ def patch_for(workflow: Workflow[..., Any], error: Mismatch, records: Sequence[t
 
 
 def _calls(workflow: Workflow[..., Any], step_name: str) -> bool:
-    """Whether the code of a body, or of a function that it names, still names a step."""
+    """Return whether the code of a body, or of a function that it names, still names a step."""
     todo: list[Any] = [workflow.function]
     seen: set[int] = set()
     while todo and len(seen) < REFERENCES_MAX:

@@ -66,7 +66,7 @@ def _encoded(value: object) -> bytes:
 
 
 def decode(text: str, type_: Any) -> Any:
-    """The value, checked against its type. Raises `ValueError` with the field and the reason."""
+    """Return the value, checked against its type. Raises `ValueError` with the field and the reason."""
     try:
         return msgspec.json.decode(text, type=type_, dec_hook=_from_json)
     except Exception as error:  # of a type that can't be asked for; of a validator that is the user's, too
@@ -82,7 +82,7 @@ def decode_kept(text: str, type_: Any, given: object) -> Any:
 
 
 def depth_of(text: bytes) -> int:
-    """How many objects and lists of JSON are inside each other; no further than one beyond what may be."""
+    """Return how many objects and lists of JSON are inside each other; no further than one beyond what may be."""
     brackets, depth = _STRING.sub(b"", text).translate(_BRACKETS, _NO_BRACKETS), 0
     while brackets and depth <= MAX_DEPTH:
         brackets, depth = brackets.replace(b"[]", b""), depth + 1  # the innermost ones of each

@@ -1,4 +1,4 @@
-"""Lengths of time as users of durable functions write them: seconds, a timedelta, or text such as ``"3 days"``."""
+"""Lengths of time as users of durable workflows write them: seconds, a timedelta, or text such as ``"3 days"``."""
 
 from __future__ import annotations
 

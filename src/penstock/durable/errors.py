@@ -1,4 +1,4 @@
-"""What users of durable functions meet beside the kernel's own errors."""
+"""What users of durable workflows meet beside the kernel's own errors."""
 
 from __future__ import annotations
 

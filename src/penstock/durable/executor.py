@@ -1,7 +1,7 @@
 """The executor: claims runs under leases, keeps them in memory while something happens, gives them up while they wait.
 
-One per process, on Trio. What is done for one run stands in `loaded_run`; here is what they share: taking, the one sleep
-for all deadlines, heartbeats of the leases, news of mail, and the end.
+One per process, on Trio. What is done for one run stands in `loaded_run`; here is what they share: taking, the one
+sleep for all deadlines, heartbeats of the leases, news of mail, and the end.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ _LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("purelib", "p
 
 
 def describe(error: BaseException) -> str:
-    """One line for each error that ended the run: ``Declined: no money (order.py:41)``."""
+    """Return one line for each error that ended the run: ``Declined: no money (order.py:41)``."""
     leaves = _leaves(error)
     lines = [_line(leaf) for leaf in leaves[:MAX_LEAVES]]
     if len(leaves) > MAX_LEAVES:
@@ -47,7 +47,8 @@ def _line(error: BaseException) -> str:
 
 
 def user_frame(frames: Sequence[traceback.FrameSummary]) -> traceback.FrameSummary | None:
-    """The innermost frame of the user's code: not ours, Python's, or a library's that the user's code has called.
+    """Return the innermost frame of the user's code: not ours, Python's, or a library's that the user's code has
+    called.
 
     Code that is installed among the libraries, as a service is in a container, is the user's if the outermost frame is
     of the same package.
@@ -60,7 +61,7 @@ def user_frame(frames: Sequence[traceback.FrameSummary]) -> traceback.FrameSumma
 
 
 def traceback_of(error: BaseException) -> str:
-    """The traceback for a log, without the frames of ours and of Trio's. Never fails."""
+    """Return the traceback for a log, without the frames of ours and of Trio's. Never fails."""
 
     def tell() -> str:
         told = traceback.TracebackException.from_exception(with_short_tracebacks(error))

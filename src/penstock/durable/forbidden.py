@@ -129,8 +129,8 @@ def refuse(error: ForeignAwait) -> ForeignAwait:
 
 
 def _is_of_others(frame: FrameType | None) -> bool:
-    """Whether it happens while a body runs, and is none of its doing: the garbage collector's, a finalizer's, or the
-    hook's that is told what a finalizer raised."""
+    """Return whether it happens while a body runs, and is none of its doing: the garbage collector's, a finalizer's, or
+    the hook's that is told what a finalizer raised."""
     if _here.collecting:
         return True
     theirs = {getattr(callback, "__code__", None) for callback in (*gc.callbacks, sys.unraisablehook)}

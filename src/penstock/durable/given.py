@@ -24,7 +24,7 @@ _UNFIT: Final = re.compile("[\0\ud800-\udfff]")
 
 
 def wrong(option: str, value: object, allowed: str) -> str:
-    """The text of an error: ``id is 17: give text, such as "17"``."""
+    """Return the text of an error: ``id is 17: give text, such as "17"``."""
     text = repr_of(value)
     return f"{option} is {text if len(text) <= SHOWN_MAX_CHARS else text[:SHOWN_MAX_CHARS] + '…'}: give {allowed}"
 

@@ -97,7 +97,7 @@ class body_runs:  # noqa: N801 - reads as what it is: `with body_runs():`
     that the body does is of interest.
 
     Raises `ForeignAwait` for a body that used what it must not, even if it caught that; `Endless` for one that ran too
-    long without an await, where this thread has a `Watch`.
+    long without an await, where this thread has a `LoopWatch`.
     """
 
     __slots__ = ("_before", "_ending", "_hooks", "_left", "_muted", "_watch")
@@ -240,7 +240,7 @@ class LoopWatch:
                     self._throw()
 
     def _where(self) -> str:
-        """The innermost line outside of our package: what it runs, in a library or not."""
+        """Return the innermost line outside of our package: what it runs, in a library or not."""
         frame = sys._current_frames().get(self._thread)  # pyright: ignore[reportPrivateUsage] - documented
         while frame is not None and frame.f_code.co_filename.startswith(PACKAGE):
             frame = frame.f_back

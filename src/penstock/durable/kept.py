@@ -84,7 +84,7 @@ def refused_type(type_: Any) -> str | None:
 
 
 def _may_stay_empty(field: msgspec.inspect.Field) -> bool:
-    """Whether a dictionary is kept as long as it has no items, as it has none by default."""
+    """Return whether a dictionary is kept as long as it has no items, as it has none by default."""
     if field.required or not isinstance(field.type, msgspec.inspect.DictType):
         return False
     return _key_without_text(field.type.key_type) is not None
@@ -112,7 +112,7 @@ def class_of(value: Any) -> type[Any]:
 
 
 def is_model(type_: type[Any]) -> bool:
-    """Whether a class is a model of pydantic, which is imported then."""
+    """Return whether a class is a model of pydantic, which is imported then."""
     pydantic = sys.modules.get("pydantic")
     return pydantic is not None and issubclass(type_, pydantic.BaseModel)
 
@@ -150,7 +150,7 @@ def _key_of_model(type_: Any) -> str | None:
 
 
 def _secret(type_: Any) -> str | None:
-    """The name of pydantic's secret class in an annotation."""
+    """Return the name of pydantic's secret class in an annotation."""
     todo = [type_]
     while todo:
         each = todo.pop()
@@ -268,7 +268,7 @@ def _is_equal_in_c(given: Any, back: Any) -> bool:
 
 
 def _state(value: Any) -> dict[str, Any] | None:
-    """All attributes of an object, by name; None where none can be seen."""
+    """Return all attributes of an object, by name; None where none can be seen."""
     found: dict[str, Any] = {}
     visible = False
     for base in reversed(type(value).__mro__):

@@ -153,8 +153,8 @@ class _Module:
         return name if is_verb or name in self.steps or isinstance(own, ast.AsyncFunctionDef) else None
 
     def may_catch(self, wanted: str, declared: list[str]) -> bool:
-        """Whether a handler for this class can meet an error of a step with these `raises`: one of them, or one of the
-        file's own. What was imported may derive from anything."""
+        """Return whether a handler for this class can meet an error of a step with these `raises`: one of them, or one
+        of the file's own. What was imported may derive from anything."""
         own = [name for name in self.classes if self._derives(name, wanted)]
         return bool(own) or any(self._derives(name, wanted) for name in declared)
 
@@ -247,7 +247,7 @@ class _Body:
         return handler.type is None or any(name.split(".")[-1] in ("BaseException", "Cancelled") for name in names)
 
     def _caught(self, handler: ast.ExceptHandler, *, all_of_them: bool = False) -> list[str]:
-        """The built-in classes that a handler names; those that meet whatever comes are left out."""
+        """Return the built-in classes that a handler names; those that meet whatever comes are left out."""
         if handler.type is None:
             return []
         parts = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]

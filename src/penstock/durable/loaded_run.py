@@ -1,8 +1,8 @@
 """One run that an executor has leased, and its run loop: the one task that talks to the backend for it.
 
 A run has no task while it waits. Whatever happens to it (a step has ended, somebody wrote to it, a deadline is due)
-leaves a note here and sees to it that the run loop is at work, until there is nothing left to do. So appends of a run are
-one at a time, each with all that has come together meanwhile, and what is delivered stands in the journal.
+leaves a note here and sees to it that the run loop is at work, until there is nothing left to do. So appends of a run
+are one at a time, each with all that has come together meanwhile, and what is delivered stands in the journal.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class LoadedRun:
         self.must_read = self.replaying = not leased.fresh
         self.is_again = leased.attempt > 1  # what its journal has happened in a former life
         self.is_started = self.is_looping = self.is_gone = self.wants_park = self.has_written = False
-        self.run_loop: TasklessCall | None = None  # the last one
+        self.run_loop: TasklessCall | None = None  # the one at work
         self.commits: trio.Semaphore | None = None  # appends and commits of steps: one at a time
         self.quiet_since: float | None = None
         self.alarm_at = inf
@@ -178,7 +178,7 @@ class LoadedRun:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing happens unless somebody else, or the clock, does something."""
+        """Return whether nothing happens unless somebody else, or the clock, does something."""
         return not (self.is_looping or self.outbox or self.must_read or self.activation.is_busy)
 
     @property
@@ -191,7 +191,7 @@ class LoadedRun:
 
     @property
     def is_unshown(self) -> bool:
-        """Whether some of that is not written down."""
+        """Return whether some of that is not written down."""
         return self.seen != self.shown_before
 
     @property
@@ -456,7 +456,7 @@ class LoadedRun:
     # -- for the activation
 
     def now(self) -> float:
-        """The journal's clock."""
+        """Return the journal's clock."""
         return self.keeper.now()
 
     def write(self, run: Activation, record: Record) -> None:

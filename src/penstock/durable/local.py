@@ -155,7 +155,7 @@ class LocalBackend:
         return [_key(mail.instance) for mail in await self._engine.journal.wait_mailbox(self._holder)]
 
     async def read(self, leased: LeasedRun, after: int) -> RecordPage:
-        """A page of the journal."""
+        """Return a page of the journal."""
         page = await _asked(self._engine.journal.read(_lease(leased).instance, after))
         return _read_page(page)
 
@@ -228,7 +228,7 @@ class LocalBackend:
         await _asked(self._engine.journal.end_session(session.pid, session.started))
 
     async def is_written(self, leased: LeasedRun, path: str, after: int) -> bool:
-        """Whether the step has an outcome."""
+        """Return whether the step has an outcome."""
         while True:
             page = await self.read(leased, after)
             if any(record.path == path and record.kind in OUTCOMES for record in page.records):
@@ -242,7 +242,7 @@ class LocalBackend:
         self._transactions.close()
 
     async def start(self, workflow: str, version: int, arguments: str, id: str) -> str:
-        """A run of a workflow of this app, whoever serves it."""
+        """Return a run of a workflow of this app, whoever serves it."""
         try:
             return (await self._runs.start(workflow, version, arguments, id)).instance_id
         except (Conflict, IdempotencyConflict, BadRequestOfClient, TooLargeForClient) as error:
@@ -277,7 +277,7 @@ class LocalBackend:
             raise SendRefused(error.reason) from None
 
     async def extend(self, leased: LeasedRun, shown: Shown) -> Beat:
-        """A heartbeat."""
+        """Return a heartbeat."""
         view, branches = self._kept(shown.view), _bytes(shown.branches)
         answer = await _asked(self._engine.journal.extend(_lease(leased), view=view, branches=branches))
         return Beat(answer.lease_left_s, answer.mail)
@@ -302,7 +302,8 @@ class LocalRuns:
         return StartedRun(view.id, bool(view.deduplicated))
 
     async def find(self, id: str, workflows: Mapping[str, object], *, or_any: bool = False) -> str:
-        """The instance id of the run with this id: of these workflows, else of any if there are none, or ``or_any``."""
+        """Return the instance id of the run with this id: of these workflows, else of any if there are none, or
+        ``or_any``."""
         return await told(self._engine.code.find(self.app, id, workflows, or_any=or_any))
 
     async def latest(
@@ -365,11 +366,11 @@ class LocalRuns:
         )
 
     async def read_records(self, instance: int, after: int) -> RecordPage:
-        """A page of a journal beyond a position."""
+        """Return a page of a journal beyond a position."""
         return _read_page(await told(self._engine.journal.read(instance, after)))
 
     async def read_marks(self, instance: int) -> list[str]:
-        """The marks of a whole journal."""
+        """Return the marks of a whole journal."""
         return await told(self._engine.journal.marks(instance))
 
     async def journal(self, instance_id: str, cursor: str | None) -> tuple[list[dict[str, Any]], str | None]:
@@ -387,7 +388,7 @@ class LocalRuns:
         return await told(self._engine.instances.find_ended(instance_ids))
 
     async def tree(self, instance_id: str) -> dict[str, Any]:
-        """The run's branches, as REST shows them."""
+        """Return the run's branches, as REST shows them."""
         found = await told(self._engine.runs.tree(instance_id))
         tree: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(found))
         return tree

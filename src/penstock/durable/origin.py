@@ -20,7 +20,7 @@ class Origin(NamedTuple):
 
 
 def origin_of(function: Callable[..., Any]) -> Origin:
-    """The origin of a workflow function."""
+    """Return the origin of a workflow function."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     file = "" if code is None else code.co_filename
     folder = os.path.dirname(os.path.realpath(file)) if os.path.isfile(file) else os.getcwd()

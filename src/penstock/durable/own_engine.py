@@ -37,7 +37,7 @@ class OpenEngine(NamedTuple):
 
 
 def _settings(dsn: str | None, *, serves: bool, rest_port: int | None) -> Settings:
-    """Those of the environment (``WE_…``), for a program with an engine inside."""
+    """Return those of the environment (``WE_…``), for a program with an engine inside."""
     settings = load_settings()
     if rest_port is None:  # who may call is of no interest where nobody can
         settings = msgspec.structs.replace(settings, authentication=False)

@@ -88,7 +88,7 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def encode_error(error: BaseException, raises: Sequence[ErrorClass] = (), module: str = "", *, rules: int = 1) -> str:
-    """An error for the journal. Never fails: what has no JSON form is left out, what is long is cut.
+    """Return an error for the journal. Never fails: what has no JSON form is left out, what is long is cut.
 
     ``raises`` and ``module`` are the step's; ``rules`` are those by which the record will be delivered.
     """
@@ -226,7 +226,7 @@ def _resolved(module: ModuleType | None, named: Named, name: str) -> ErrorClass 
 
 
 def _own_classes(module: str) -> list[ErrorClass]:
-    """The exception classes that a module defines."""
+    """Return the exception classes that a module defines."""
     return [
         value
         for value in vars(sys.modules.get(module) or object).values()
@@ -278,7 +278,7 @@ def _state(error: BaseException, class_: ErrorClass, left: int) -> ErrorState:
 
 
 def _attributes(error: BaseException) -> dict[str, Any]:
-    """Those of the user: of the instance, and slots."""
+    """Return those of the user: of the instance, and slots."""
     found = {name: value for name, value in object.__getattribute__(error, "__dict__").items() if name != "__notes__"}
     for base in type(error).__mro__:
         if base.__module__ == "builtins":
@@ -420,7 +420,7 @@ def _made(class_: ErrorClass, args: tuple[Any, ...], attributes: dict[str, Any])
 
 @lru_cache(maxsize=1_000)
 def _saying(class_: Any) -> ErrorClass:
-    """The class, for errors that lack something: reading it says so, and the text is the recorded one."""
+    """Return the class, for errors that lack something: reading it says so, and the text is the recorded one."""
     asked = static_attribute(class_, "__getattr__")
 
     def getattr_(self: BaseException, name: str) -> Any:

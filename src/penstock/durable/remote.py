@@ -258,7 +258,7 @@ class RemoteBackend:
         return keys
 
     async def read(self, leased: LeasedRun, after: int) -> RecordPage:
-        """A page of the journal."""
+        """Return a page of the journal."""
         return _page(await _link(leased).ask(w.RunRead(leased.key, leased.attempt, after=f"{after:x}")))
 
     async def marks(self, leased: LeasedRun) -> list[str]:
@@ -356,7 +356,7 @@ class RemoteBackend:
             self._transactions.close()
 
     async def start(self, workflow: str, version: int, arguments: str, id: str) -> str:
-        """A run of a workflow of this app, whoever serves it."""
+        """Return a run of a workflow of this app, whoever serves it."""
         try:
             return (await self._runs.start(workflow, version, arguments, id)).instance_id
         except (Conflict, IdempotencyConflict, BadRequest, PayloadTooLarge) as error:
@@ -394,7 +394,7 @@ class RemoteBackend:
             raise SendRefused(error.reason) from None
 
     async def extend(self, leased: LeasedRun, shown: Shown) -> Beat:
-        """A heartbeat."""
+        """Return a heartbeat."""
         item = w.RunExtend(leased.key, leased.attempt, _bytes(shown.view), _branches(shown))
         answer: w.RunExtended = await _link(leased).ask(item, len(item.view) + len(item.branches))
         return Beat(answer.lease_ms / 1_000, answer.mail)

@@ -85,7 +85,8 @@ class RemoteRuns:
         return StartedRun(answer.instance_id, answer.deduplicated)
 
     async def find(self, id: str, workflows: Mapping[str, object], *, or_any: bool = False) -> str:
-        """The instance id of the run with this id: of these workflows, else of any if there are none, or ``or_any``."""
+        """Return the instance id of the run with this id: of these workflows, else of any if there are none, or
+        ``or_any``."""
         request = r.FindRunRequest(self.app, id, list(workflows), or_any)
         return (await self._call("Find", request, r.FindRunResponse)).instance_id
 
@@ -112,7 +113,7 @@ class RemoteRuns:
         return [msgspec.json.decode(record) for record in answer.records], answer.next or None
 
     async def tree(self, instance_id: str) -> dict[str, Any]:
-        """The run's branches, as REST shows them."""
+        """Return the run's branches, as REST shows them."""
         tree: dict[str, Any] = msgspec.json.decode(
             msgspec.json.encode(await self._call("Tree", r.RunTreeRequest(instance_id), RunTree))
         )

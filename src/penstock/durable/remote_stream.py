@@ -82,8 +82,8 @@ class Link:
         """Jobs of the runs that came on it and were not let go of, with their attempts: one may come again at once."""
 
     async def ask(self, item: Item, size_bytes: int = 0) -> Any:
-        """The answer to an item. Raises `LeaseLost`, `Away`, `Refused`; the last with the answer as its second
-        argument."""
+        """Return the answer to an item. Raises `RunLeaseLost`, `Away`, `Refused`; the last with the answer as its
+        second argument."""
         if self.is_over:
             raise RunLeaseLost
         question = _Question(item, size_bytes)

@@ -30,9 +30,14 @@ MESSAGE_NAME_MAX_CHARS = 256
 
 
 class Run(Generic[R]):
-    """A handle. ``id`` is the one that the run was started with, else its instance's, which is ``instance_id``.
+    """A handle of one run.
 
     All calls raise the errors of `penstock.client`.
+
+    Attributes:
+        id: the id that the run was started with, else its instance's.
+        instance_id: the id of its instance.
+        deduplicated: whether ``dedupe`` or ``debounce`` answered a start with this run, which was there before.
     """
 
     def __init__(
@@ -60,10 +65,16 @@ class Run(Generic[R]):
 
     @in_its_loop
     async def result(self, timeout_s: float | None = None) -> R:
-        """What the body gave, when it has ended. Raises `RunFailed`, `RunCancelled`, TimedOut, and Unavailable when the
-        database is away for longer than ``outage_wait_seconds``.
+        """Wait for the end of the run, and return its result.
 
-        Raises `RunBlocked` when this process found that its code can't go on with the run.
+        Args:
+            timeout_s: how many seconds to wait; without a limit by default. The run goes on afterwards.
+
+        Raises:
+            RunFailed: the run failed. RunCancelled: it was cancelled.
+            RunBlocked: this process found that its code can't go on with the run.
+            TimedOut: the time is over.
+            Unavailable: the database is away for longer than ``outage_wait_seconds``.
         """
         with trio.move_on_after(inf if timeout_s is None else timeout_s):
             return await self._wait_result()
@@ -123,7 +134,7 @@ class Run(Generic[R]):
 
     @in_its_loop
     async def status(self) -> str:
-        """ACTIVE, WAITING, COMPLETED, FAILED or CANCELLED."""
+        """Return ACTIVE, WAITING, COMPLETED, FAILED or CANCELLED."""
         return (await self._runs().look(self.instance_id)).status
 
     @in_its_loop
@@ -149,17 +160,31 @@ class Run(Generic[R]):
 
     @in_its_loop
     async def cancel(self, reason: str | None = None, *, force: bool = False) -> None:
-        """Cancel the body, which cleans up; or, with ``force``, end it without."""
+        """Cancel the run: it cleans up and ends.
+
+        Args:
+            reason: why, for the error and the journal.
+            force: end it at once, without clean-up.
+
+        Raises:
+            Conflict: it has ended.
+        """
         check_text("reason", reason, REASON_MAX_CHARS)
         check_flag("force", force)
         await self._runs().cancel(self.instance_id, reason, force=force, id=self.id)
 
     @in_its_loop
     async def retry(self, from_: str | None = None, *, note: str | None = None) -> None:
-        """Let the failed run go on: from the step that failed last, or from the operation with the path ``from_``
-        (`history` has them); ``"start"``: from its beginning, ``"end"``: from where it ended, as when its code was
-        mended. What is in its journal from there on is forgotten, but for messages; what it did it does again. Raises
-        Conflict when the run has not failed, or something was done after the step that failed: then say from where.
+        """Let a failed run go on. Its journal is deleted from a place on, but for messages; that work is done again.
+
+        Args:
+            from_: from where: the path of an operation (`history` has them), ``"start"`` for its beginning, ``"end"``
+            to delete
+                nothing, as after a fix of its code. By default the step or child that failed last.
+            note: why, for the audit trail.
+
+        Raises:
+            Conflict: the run has not failed, or something was done after the step that failed: then give ``from_``.
         """
         await self._runs().retry(self.instance_id, from_, note, id=self.id)
 
@@ -179,11 +204,11 @@ class Run(Generic[R]):
 
     @in_its_loop
     async def tree(self) -> dict[str, Any]:
-        """The run and its branches, as ``GET /v1/instances/{id}/tree`` shows them."""
+        """Return the run and its branches, as ``GET /v1/instances/{id}/tree`` shows them."""
         return await self._runs().tree(self.instance_id)
 
     async def history(self) -> AsyncGenerator[dict[str, Any]]:
-        """Its journal, oldest record first, as ``GET /v1/instances/{id}/journal`` shows it; read in slices."""
+        """Read its journal, oldest record first, as ``GET /v1/instances/{id}/journal`` shows it."""
         cursor: str | None = None
         while True:
             records, cursor = await self.read_history(cursor)
@@ -194,5 +219,5 @@ class Run(Generic[R]):
 
     @in_its_loop
     async def read_history(self, cursor: str | None = None) -> tuple[list[dict[str, Any]], str | None]:
-        """A slice of it, and the cursor of the next one; None with the last."""
+        """Read a part of its journal: records, and the cursor of the next part; None with the last."""
         return await self._runs().journal(self.instance_id, cursor)

@@ -60,10 +60,15 @@ class Progress(Protocol):
 
 
 class StepInfo(msgspec.Struct, frozen=True):
-    """What a step can know of itself. ``key`` is the same in each attempt: give it to whom you call.
+    """What a step can know of itself. `step_info` returns it.
 
-    ``epoch`` grows whenever the run changes hands: whoever writes it beside what a step does, and refuses a smaller
-    one, keeps out a process that was taken for dead and is not.
+    Attributes:
+        key: is the same in each attempt: give it to the systems that you call.
+        attempt: which attempt this is, from 1.
+        run_id: the run's id.
+        epoch: grows whenever another process gets the run. Write it with what the step does, and refuse smaller ones:
+        this
+            keeps out a process that was taken for dead and is not.
     """
 
     key: str
@@ -73,9 +78,12 @@ class StepInfo(msgspec.Struct, frozen=True):
     kept_by: Progress | None = None
 
     def heartbeat(self, progress: object) -> None:
-        """Shows how far the step is, in the run's tree: any small value with a JSON form. From threads, too.
+        """Show how far the step is, in the run's tree. You may call it from threads, too.
 
-        Nothing depends on it: a step that says nothing keeps its run all the same.
+        Nothing depends on it: a step without heartbeats keeps its run all the same.
+
+        Args:
+            progress: any value with a JSON form of at most 4 kB.
         """
         text = encode(progress, "the progress of a step", PROGRESS_MAX_BYTES)
         if self.kept_by is not None:
@@ -108,7 +116,11 @@ current_starter: ContextVar[Callable[[str, int, str, str], Awaitable[str]]] = Co
 
 
 def step_info() -> StepInfo:
-    """Of the step that calls this. Raises `NotInWorkflow` elsewhere."""
+    """Return the key, attempt and run of the step that calls this.
+
+    Raises:
+        NotInWorkflow: no step calls it.
+    """
     try:
         return current_step.get()
     except LookupError:
@@ -170,7 +182,7 @@ class StepCall:
 
 
 class Step(Generic[P, R]):
-    """Made by `step`. Awaited in a body, its outcome is recorded; called elsewhere it is the plain function."""
+    """A step, made by `step`. In a workflow function its outcome is recorded; elsewhere it is the plain function."""
 
     def __init__(
         self,

@@ -33,12 +33,12 @@ class StepHost:
 
     @property
     def threads(self) -> int:
-        """How many plain functions run now."""
+        """Return how many plain functions run now."""
         return self._threads.borrowed_tokens
 
     @property
     def is_loop_used(self) -> bool:
-        """Whether async steps run now."""
+        """Return whether async steps run now."""
         return self._tasks.borrowed_tokens > 0
 
     def begin(self, call: StepCall, context: Context, on_end: Callable[[LoopCall], object]) -> LoopCall | None:
@@ -67,7 +67,7 @@ class StepHost:
         return self._checked(ended.outcome(), name)
 
     def _loop_of(self, call: StepCall) -> StepLoop | None:
-        """The loop in which it awaits; None: it awaits here."""
+        """Return the loop in which it awaits; None: it awaits here."""
         return None if call.step in (sending, starting) else self._loop
 
     def _checked(self, outcome: Outcome | None, name: str) -> Outcome | None:

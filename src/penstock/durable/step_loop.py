@@ -392,7 +392,7 @@ def _users_line(error: BaseException) -> str | None:
 
 
 def has_cancelled(error: BaseException) -> bool:
-    """Whether a scope of Trio waits for it."""
+    """Return whether a scope of Trio waits for it."""
     if isinstance(error, BaseExceptionGroup):
         return error.subgroup(trio.Cancelled) is not None  # pyright: ignore[reportUnknownMemberType] - of anything
     return isinstance(error, trio.Cancelled)

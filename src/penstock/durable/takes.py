@@ -196,7 +196,7 @@ def _of_struct(info: m.StructType, nodes: _Nodes) -> dict[str, Any]:
 
 
 def _of_model(class_: type[Any], nodes: _Nodes) -> dict[str, Any]:
-    """A model of pydantic: that it is an object, and what it needs, unless it reads in a way of its own."""
+    """Return a model of pydantic: that it is an object, and what it needs, unless it reads in a way of its own."""
     model = cast("Any", class_)
     own = model.__pydantic_decorators__
     changed = any(one.info.mode != "after" for one in own.model_validators.values())

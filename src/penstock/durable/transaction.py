@@ -97,7 +97,7 @@ class RecordedOutcomes(Protocol):
         ...
 
     async def is_written(self, leased: LeasedRun, path: str, after: int) -> bool:
-        """Whether an outcome of the step stands in the journal. Raises `LeaseLost`."""
+        """Return whether an outcome of the step stands in the journal. Raises `RunLeaseLost`."""
         ...
 
 
@@ -130,7 +130,7 @@ class StepTransactions:
         max_bytes: int,
     ) -> Outcome:
         """`COMMITTED`, or what is to be recorded: an error, or the value of a transaction in another database.
-        ``after``: the position in the journal when the step was asked for. Raises `LeaseLost`."""
+        ``after``: the position in the journal when the step was asked for. Raises `RunLeaseLost`."""
         path = "/" + info.key.partition("/")[2]
         lost_until, pause_s = inf, PAUSE_S
         while True:
@@ -321,7 +321,7 @@ class _Refused(Exception):
 
 
 def _clean(connection: psycopg.Connection[Any]) -> bool:
-    """Whether it could be made as it was when it was opened; else it is closed."""
+    """Return whether it could be made as it was when it was opened; else it is closed."""
     connection.row_factory, connection.cursor_factory = tuple_row, psycopg.Cursor
     connection.server_cursor_factory = psycopg.ServerCursor
     try:
@@ -360,7 +360,7 @@ def _worked(
 
 
 def _is_ended(connection: psycopg.Connection[Any]) -> bool:
-    """Whether the function has ended the transaction, as far as is known without asking the server."""
+    """Return whether the function has ended the transaction, as far as is known without asking the server."""
     if connection.broken:  # by the server
         return False
     return connection.closed or connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE

@@ -54,12 +54,12 @@ class RunInfo(msgspec.Struct):
 
     @property
     def key(self) -> str:
-        """What tells it from all other runs, also from those that it continues."""
+        """Return what tells this run from all others, also from those that it continues."""
         return f"{self.id}~{self.continuation}" if self.continuation else self.id
 
 
 class Won(msgspec.Struct, Generic[T], frozen=True):
-    """Which alternative of `first` ended first, and what it gave."""
+    """The alternative of `first` that ended first: its ``name``, and the ``value`` that it gave."""
 
     name: str
     value: T
@@ -67,13 +67,25 @@ class Won(msgspec.Struct, Generic[T], frozen=True):
 
 @awaited
 async def sleep(duration: Duration) -> None:
-    """Waits that long, across restarts. The end is a record of its own only when nothing else comes before."""
+    """Wait, across restarts of the program.
+
+    Args:
+        duration: how long: seconds, a `timedelta`, or a text such as ``"3 days"``.
+
+    Raises:
+        BadDuration: it is no length of time.
+        Cancelled: a scope around it was cancelled.
+    """
     _branch("sleep", "trio.sleep")
     await block(Sleep(seconds_of(duration)))
 
 
 def open_nursery() -> Nursery:
-    """``async with open_nursery() as nursery``: its branches have all ended when the block ends."""
+    """Open a nursery: ``async with open_nursery() as nursery``.
+
+    Branches that `Nursery.start_soon` starts run at the same time. When the block ends, all of them have ended. If one
+    raises, the others are cancelled, and the block raises an `ExceptionGroup`.
+    """
     return Nursery(_branch("open_nursery", "trio.open_nursery").kernel)
 
 
@@ -83,7 +95,16 @@ def move_on_after(duration: Duration, *, shield: bool = False) -> CancelScope:
 
 
 def fail_after(duration: Duration, *, shield: bool = False) -> CancelScope:
-    """A scope whose block is cancelled after that long; then it raises `TooSlow`."""
+    """Limit the time of a block: ``with fail_after("1 day")``. If the time is over it raises `TooSlow`.
+
+    Args:
+        duration: how long the block may take: seconds, a `timedelta`, or a text such as ``"1 day"``. It counts while no
+            process runs, too.
+        shield: protect the block from a cancel from outside.
+
+    Raises:
+        TooSlow: the block took longer.
+    """
     kernel = _branch("fail_after", "trio.fail_after").kernel
     return CancelScope(kernel, seconds_of(duration), shield=shield, too_slow=True)
 
@@ -94,7 +115,16 @@ def new_cancel_scope(*, shield: bool = False) -> CancelScope:
 
 
 def open_memory_channel(max_buffer_size: float) -> tuple[MemorySendChannel[Any], MemoryReceiveChannel[Any]]:
-    """A channel between branches of this run; ``math.inf`` for one without a bound of its own."""
+    """Open a channel between branches of this run.
+
+    Args:
+        max_buffer_size: how many items may wait in it; ``math.inf`` for no limit of its own. With 0 a sender waits for
+        a
+            receiver.
+
+    Returns:
+        The sending end and the receiving end.
+    """
     return open_channel(max_buffer_size)
 
 
@@ -113,6 +143,7 @@ async def receive(name: str, type_: type[T], *, bad: Bad = "reject") -> T:
 
     Raises:
         BadMessage: it is no ``type_``; only with ``bad="raise"``.
+        TypeError: ``type_`` is no type.
     """
     _branch("receive", "a message channel of your own")
     _check_name(name)
@@ -249,11 +280,23 @@ async def each(
 
 @awaited
 async def first(**alternatives: Awaitable[T]) -> Won[T]:
-    """Runs the alternatives side by side until one of them ends; the others are cancelled, and awaited.
+    """Run alternatives at the same time until one of them ends. Cancel the others and wait for their ends.
 
-    A `receive` that loses leaves its message for the next one; an alternative that went on after it has used it up. A
-    step or a child that ended beside the winner has done its work, and nobody gets what it gave. An error of any
-    alternative fails all, as an exception group.
+    A `receive` that loses leaves its message for the next one. An alternative that did something after its `receive`
+    has
+    used the message up. A step or a child that ended although another alternative won has done its work, and nobody
+    gets
+    its value.
+
+    Args:
+        alternatives: calls by name, as ``decided=receive("approval", Approval)``.
+
+    Returns:
+        The alternative that won: its name and its value.
+
+    Raises:
+        BaseExceptionGroup: an alternative failed: a step, a child, or a `receive` that raises `BadMessage`. The others
+            were cancelled, as in a nursery.
     """
     branch = _branch("first", "a nursery")
     if not alternatives:
@@ -278,17 +321,17 @@ async def first(**alternatives: Awaitable[T]) -> Won[T]:
 
 
 def now() -> datetime:
-    """The time of the last record: it moves only where the body waits, and is the same at replay."""
+    """Return the time of the last record, in UTC. It moves only where the function waits, and is the same at replay."""
     return datetime.fromtimestamp(_branch("now", "datetime.now").kernel.now, UTC)
 
 
 def rng() -> random.Random:
-    """A stream of random numbers of its own, the same at replay. Not secret."""
+    """Return a random generator of its own that gives the same numbers at replay. Not for secrets."""
     return random.Random(_draw("rng"))
 
 
 def uuid4() -> uuid.UUID:
-    """A random UUID, the same at replay. Not secret."""
+    """Return a random UUID that is the same at replay. Not for secrets."""
     return uuid.UUID(int=_draw("uuid4") >> 128, version=4)
 
 
@@ -299,9 +342,17 @@ def run_info() -> RunInfo:
 
 
 def patched(name: str) -> bool:
-    """Around a change of a body: ``if patched("fraud check"): …`` is true in runs that come here with this code, and
-    false in those that were past this place before it; the same answer each time the run asks. Take it out, with what
-    stands in its ``else``, when no run is left that says no: `penstock check` counts them."""
+    """Return whether this run comes here with the code of this change: ``if patched("fraud check"): …``.
+
+    It is true in runs that come here with this code, and false in runs that were past this place before. The answer is
+    the
+    same each time the run asks. If no run is left that says no, take the ``if`` out, with its ``else``: `penstock
+    check`
+    counts them.
+
+    Args:
+        name: names the change, with at most 256 characters.
+    """
     branch = _branch("patched", "nothing: it is of bodies")
     if not 0 < len(name) <= MAX_NAME_CHARS:
         raise ValueError(f"the name of a patch has 1 to {MAX_NAME_CHARS} characters")
@@ -311,10 +362,15 @@ def patched(name: str) -> bool:
 
 
 def continue_as_new(*args: Any, **kwargs: Any) -> NoReturn:
-    """Ends the body, and begins it again with these arguments: the same run, with an empty journal, so that it may go
-    on for ever. Messages that nobody has received are kept, and so are deadline and view; what it did is forgotten.
+    """End the workflow function and call it again with these arguments, on an empty journal.
 
-    In the body itself, not in a branch of a nursery. A run that was cancelled ends instead.
+    It is the same run, so it may go on for ever. Messages that nobody has received are kept, and so are deadline and
+    view.
+    The records of what it did are deleted. Call it in the workflow function itself, not in a branch of a nursery. A run
+    that was cancelled ends instead.
+
+    Args:
+        args: the arguments of the next call, as ``kwargs``.
     """
     branch = _branch("continue_as_new", "nothing: it is of bodies")
     if branch.nursery is not None:

@@ -27,8 +27,15 @@ DEADLINE = "$deadline_s"
 
 
 class Workflow(Generic[P, R]):
-    """Made by `workflow`. ``version`` is part of what a run is: runs of another version need code of that version.
-    ``queue`` is the one whose policy says when its runs are active."""
+    """A durable workflow, made by `workflow`.
+
+    Attributes:
+        name: its name, the function's by default.
+        version: a part of what a run is: runs of another version need code of that version.
+        queue: the name of the queue whose policy says when its runs are active; None for none.
+        queue_policy: the limits of that queue, where the code has them.
+        schedule: what starts it by the clock, where the code has it.
+    """
 
     def __init__(
         self, function: Callable[P, Coroutine[Any, Any, R]], name: str, version: int, queue: str | None = None
@@ -50,7 +57,7 @@ class Workflow(Generic[P, R]):
         self.where = where_of(function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
-        """The function itself: part of the body that awaits it, not a run of its own."""
+        """Return the function itself: part of the body that awaits it, not a run of its own."""
         return self.function(*args, **kwargs)
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -65,7 +72,12 @@ class Workflow(Generic[P, R]):
         deadline: Duration | None = None,
         max_bytes: int = PAYLOAD_MAX_BYTES,
     ) -> str:
-        """JSON by parameter name. Raises TypeError as the call would, `Unencodable`, `PayloadTooLarge`, BadDuration."""
+        """Encode arguments as JSON by parameter name.
+
+        Raises:
+            TypeError: the function does not take them. Unencodable, PayloadTooLarge, BadDuration: a value can't be
+            kept.
+        """
         bound = self.parameters.bound(args, kwargs)
         if deadline is not None:
             bound[DEADLINE] = seconds_given("deadline", deadline)
@@ -103,7 +115,7 @@ class Workflow(Generic[P, R]):
         return text
 
     def body(self, arguments: str) -> Coroutine[Any, Any, R]:
-        """The coroutine of a run, from its stored arguments. Raises `ValueError` with the field and the reason."""
+        """Make the coroutine of a run from its stored arguments. Raises `ValueError` with the field and the reason."""
         function: Callable[..., Coroutine[Any, Any, R]] = self.function
         args, kwargs = self.parameters.arguments(arguments)
         return function(*args, **kwargs)
@@ -151,8 +163,10 @@ def workflow(function: Any = None, /, *, name: str | None = None, version: int =
         name: its name in the database, the function's by default. Runs that are open are found by it: keep it when you
             rename the function.
         version: 1 by default. A run goes on with code of the version that it began with.
-        queue: the queue whose limits say when runs become active (docs/queues.md); a run that waits is not. By default
-            none: at once.
+        queue: the queue whose limits say when runs become active (docs/queues.md); a run that waits is not. With a
+            `Queue` its limits are put as an App connects. By default none: at once.
+        schedule: a cron expression in UTC, as ``"0 8 * * mon"``, or a `ScheduleSpec`, by which runs are started. It is
+            put as an App connects, and has the workflow's name (docs/schedules.md). None by default.
 
     Raises:
         TypeError: it is no ``async def``, is a method, or has a type of which no value can be kept.

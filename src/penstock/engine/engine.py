@@ -80,7 +80,7 @@ from penstock.telemetry.spans import Spans
 
 
 class Engine:
-    """All operations, by noun: ``definitions``, ``instances``, ``jobs``, ``tasks``; of workflows as code ``code``,
+    """All operations, by noun: ``definitions``, ``instances``, ``jobs``, ``tasks``; of durable workflows ``code``,
     ``journal``, ``runs``. With ``spans`` there are traces; lists are read from a ``replica``."""
 
     def __init__(
@@ -169,16 +169,16 @@ class Engine:
 
     @property
     def signatures(self) -> Signatures:
-        """What workflows as code take."""
+        """What durable workflows take."""
         return self.definitions.signatures
 
     @property
     def origins(self) -> Origins:
-        """Which programs serve workflows as code."""
+        """Which programs serve durable workflows."""
         return self.overview.origins
 
     def batchers(self) -> list[Batcher[Any]]:
-        """The flushers to run, each in a task of its own."""
+        """Return the flushers to run, each in a task of its own."""
         return [
             self.fast_path,
             self.full_path,

@@ -1,4 +1,4 @@
-"""HTTP servers for ASGI applications on Trio: our own for HTTP/1.1, hypercorn for HTTP/2 and TLS, one interface."""
+"""HTTP servers for ASGI applications on Trio: our own for HTTP/1.1, hypercorn for HTTP/2, one interface."""
 
 from __future__ import annotations
 

@@ -215,7 +215,7 @@ class HttpConnection:
             self.end(cycle)
 
     async def _wait_for_request(self) -> Cycle:
-        """The next request. Raises Refusal, and Over when the client closed."""
+        """Return the next request. Raises Refusal, and Over when the client closed."""
         parser = self.parser
         request = parser.next_request()
         if request is not None:  # pipelined: nothing was awaited, so let others run
@@ -368,7 +368,7 @@ class HttpConnection:
             self.input_ended = True
 
     def peer_gone_nowait(self) -> bool:
-        """Whether the client has closed its side, as far as the kernel knows: one look, 1 µs. Takes no byte."""
+        """Return whether the client has closed its side, as far as the kernel knows: one look, 1 µs. Takes no byte."""
         inline_connection = self._inline_connection
         if self.input_ended or self.broken or (inline_connection is not None and inline_connection.hung_up):
             return True
@@ -386,7 +386,7 @@ class HttpConnection:
         return True
 
     def is_broken(self) -> bool:
-        """Whether nothing can be written any more."""
+        """Return whether nothing can be written any more."""
         return self.broken
 
     async def send(self, data: bytes) -> None:

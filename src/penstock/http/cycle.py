@@ -65,7 +65,7 @@ class Cycle:
 
     @property
     def address(self) -> str | None:
-        """The client's."""
+        """Return the client's."""
         client = self._connection.client
         return None if client is None else client[0]
 
@@ -79,7 +79,7 @@ class Cycle:
         self._connection.on_proved()
 
     def peer_gone_nowait(self) -> bool:
-        """Whether the client has closed its side already."""
+        """Return whether the client has closed its side already."""
         return self._connection.peer_gone_nowait()
 
     def call_when_gone(self, listener: Callable[[], None] | None) -> bool:
@@ -87,7 +87,7 @@ class Cycle:
         return self._connection.call_when_gone(listener)
 
     def take_body(self) -> bytes:
-        """The whole of it; what `receive` gives next is the disconnect."""
+        """Return the whole of it; what `receive` gives next is the disconnect."""
         self._body_given = True
         return self.request.body
 

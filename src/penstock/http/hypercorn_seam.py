@@ -1,4 +1,4 @@
-"""hypercorn behind the same interface: HTTP/2, and TLS. Ten times dearer per request than our own server.
+"""hypercorn behind the same interface, for HTTP/2. Ten times dearer per request than our own server.
 
 Relies on hypercorn's connection handling (``TCPServer`` and what is below it), not on its ``serve``: that one cancels
 what runs after a grace of its own, ends with the first connection that fails, and takes no bound on a write. Its
@@ -95,7 +95,7 @@ class HypercornServer:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """See ``interface.Server``."""
+        """See ``interface.AsgiServer``."""
         async with trio.open_nursery() as background:
             background.start_soon(self._abort_when_cancelled)
             background.start_soon(self._door.run)
@@ -115,7 +115,7 @@ class HypercornServer:
             background.cancel_scope.cancel()
 
     def drain(self) -> None:
-        """See ``interface.Server``."""
+        """See ``interface.AsgiServer``."""
         self._shared.closing = True
         self._drain.set()
 
@@ -263,7 +263,7 @@ class _Connection(TCPServer):
                 return
 
     def _waits_for_rest_of_head(self) -> bool:
-        """Whether a part of a head came."""
+        """Return whether a part of a head came."""
         protocol = self.protocol.protocol
         if isinstance(protocol, H2Protocol):
             return _is_within_head(protocol.connection.incoming_buffer)
@@ -272,7 +272,7 @@ class _Connection(TCPServer):
         return protocol.connection.their_state is h11.IDLE and bool(protocol.connection.trailing_data[0])
 
     def _has_asked(self) -> bool:
-        """Whether a request's head is whole, which the application may not have been told yet."""
+        """Return whether a request's head is whole, which the application may not have been told yet."""
         protocol = self.protocol.protocol
         return (
             isinstance(protocol, H11Protocol)
@@ -305,13 +305,15 @@ class _Connection(TCPServer):
 
 
 def _is_within_head(buffer: FrameBuffer) -> bool:
-    """Whether h2 waits for the rest of a block of headers. Of a frame that is not whole the fourth byte is its type."""
+    """Return whether h2 waits for the rest of a block of headers. Of a frame that is not whole the fourth byte is its
+    type."""
     begun = buffer._headers_buffer  # pyright: ignore[reportPrivateUsage] - h2 does not tell; held by tests
     return bool(begun) or bytes(buffer._data[3:4]) in _HEAD_FRAMES  # pyright: ignore[reportPrivateUsage] - the same
 
 
 def _is_too_large(buffer: FrameBuffer) -> bool:
-    """Whether a frame has begun that may not come: h2 would first collect the 16 MiB that its head may announce."""
+    """Return whether a frame has begun that may not come: h2 would first collect the 16 MiB that its head may
+    announce."""
     length = buffer._data[:3]  # pyright: ignore[reportPrivateUsage] - the same
     return int.from_bytes(length, "big") > buffer.max_frame_size
 

@@ -4,7 +4,8 @@ hears of what they waited for.
 The poller tells that bytes have come. The request that they complete is run at once (`penstock.loop.taskless`), if the
 application has a way for that; its answer leaves when the batch that it waited for has been applied. The task sleeps in
 `wait` meanwhile, and is woken for everything else: requests of the framework's routes, long polls that park, refusals,
-the end, answers that the socket does not take whole. Phases and deadlines are the connection's, and mean the same.
+the end, answers that the socket does not take whole. Who serves the connection is its `ConnectionState`. Phases and
+deadlines are the connection's, and mean the same.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class InlineRequests(Protocol):
     `leave` of what it was made for, never before `begin` returns."""
 
     def takes(self, headers: Mapping[bytes, bytes]) -> bool:
-        """Whether requests with these headers may be."""
+        """Return whether requests with these headers may be."""
         ...
 
     def begin(self, line: bytes, headers: Headers, body: bytes) -> bool:
@@ -150,7 +151,7 @@ class InlineConnection:
         return trio.lowlevel.Abort.SUCCEEDED
 
     def has_input(self) -> bool:
-        """Whether the client has sent something that was not read."""
+        """Return whether the client has sent something that was not read."""
         try:
             self._unread |= bool(self._sock.recv(1, socket.MSG_PEEK))
         except OSError:
@@ -176,7 +177,7 @@ class InlineConnection:
         return self._call is not None and self._open
 
     def send_nowait(self, data: bytes) -> int:
-        """How many bytes the socket took. Raises BrokenResourceError."""
+        """Return how many bytes the socket took. Raises BrokenResourceError."""
         try:
             return self._sock.send(data)
         except BlockingIOError:
@@ -306,26 +307,26 @@ class InlineConnection:
 
     @property
     def now(self) -> float:
-        """For a hot call: trio time of this turn of the loop."""
+        """For An inline call: trio time of this turn of the loop."""
         return self._poller.now
 
     @property
     def address(self) -> str | None:
-        """For a hot call: the client's."""
+        """For An inline call: the client's."""
         client = self._connection.client
         return None if client is None else client[0]
 
     @property
     def peer_gone(self) -> bool:
-        """For a hot call: whether the client has closed its side, as far as was told."""
+        """For An inline call: whether the client has closed its side, as far as was told."""
         return self.hung_up or self._connection.peer_gone
 
     def is_gone(self) -> bool:
-        """For a hot call that has waited: the same as the kernel knows it now."""
+        """For An inline call that has waited: the same as the kernel knows it now."""
         return self.peer_gone or is_hung_up(self._fd)
 
     def waits_until(self, deadline: float) -> bool:
-        """For a hot call: have its `expire` called at that trio time. False where that is too soon."""
+        """For An inline call: have its `expire` called at that trio time. False where that is too soon."""
         tick_s = self._connection.tick_s
         if deadline - trio.current_time() < 2 * tick_s:
             return False
@@ -343,12 +344,12 @@ class InlineConnection:
             self._inline.expire()
 
     def go_on_soon(self) -> None:
-        """For a hot call: have its `go_on` called in the next turn."""
+        """For An inline call: have its `go_on` called in the next turn."""
         if self._inline is not None:
             self._queue.add(self._inline.go_on)
 
     def answer(self, status: int, headers: Pairs, body: bytes | None) -> bool:
-        """For a hot call: its whole answer; whether it has left, or never will, or `sent` tells of that."""
+        """For An inline call: its whole answer; whether it has left, or never will, or `sent` tells of that."""
         connection, now = self._connection, self._poller.now
         if self._expires_at < math.inf:  # whoever goes on with it may come long after the last word from a client
             self._expires_at, now = math.inf, trio.current_time()
@@ -387,7 +388,7 @@ class InlineConnection:
             raise connection.over()
 
     def leave(self, handler: Handler | None) -> None:
-        """For a hot call: have its request served as others are, or by this handler."""
+        """For An inline call: have its request served as others are, or by this handler."""
         connection, data = self._connection, self._inline_data
         self._expires_at = math.inf
         connection.leave_inline(self._inline_bytes)

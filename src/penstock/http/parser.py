@@ -159,7 +159,7 @@ class RequestParser:
             self._at = 0
 
     def next_request(self) -> ParsedRequest | None:
-        """The next whole request, or None until more bytes come. Raises Refusal."""
+        """Return the next whole request, or None until more bytes come. Raises Refusal."""
         if self._given_up:
             raise too_full()
         if not self._in_body and not self._read_head():

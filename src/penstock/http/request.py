@@ -58,7 +58,7 @@ class BodyBudget:
         return True
 
     def fits(self, count: int) -> bool:
-        """Whether there is room for so many bytes, without anybody giving way."""
+        """Return whether there is room for so many bytes, without anybody giving way."""
         return self.used_bytes + count <= self.max_bytes
 
     def has_come(self, body: Arriving) -> None:
@@ -93,8 +93,8 @@ _LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,6})[ \t]*\r\n",
 
 
 def is_whole_request(begun: bytes) -> bool:
-    """Whether a request can be served: its head is there, and its body where its length is known; or what can be no
-    head's beginning."""
+    """Return whether a request can be served: its head is there, and its body where its length is known; or what can be
+    no head's beginning."""
     if not begun[:1].isalpha():
         return bool(begun)
     end = begun.find(b"\r\n\r\n")

@@ -112,7 +112,7 @@ class Heads:
 
 
 def encode_refusal(refusal: Refusal, headers: Sequence[tuple[bytes, bytes]], date_line: bytes) -> bytes:
-    """A whole answer, the last of its connection."""
+    """Return a whole answer, the last of its connection."""
     body = error_object(refusal.code, refusal.reason)
     head = encode_head(
         refusal.status,

@@ -1,7 +1,7 @@
 """The engine's own HTTP/1.1 server: accepting, deadlines, draining.
 
-Relies on ``Connection`` for everything between one client and the application. Serves HTTP/1.1 only, plain or over TLS;
-HTTP/2 is ``hypercorn_seam``'s. Nothing that a client sends may end more than its own connection.
+Relies on ``HttpConnection`` for everything between one client and the application. Serves HTTP/1.1 only, plain or over
+TLS; HTTP/2 is ``hypercorn_seam``'s. Nothing that a client sends may end more than its own connection.
 """
 
 from __future__ import annotations

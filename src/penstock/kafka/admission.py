@@ -45,7 +45,7 @@ class Admission:
         return self._fairness_order.next_open_at(self._types())
 
     def _types(self) -> list[str]:
-        """Without those of runs of code, which executors claim in every mode."""
+        """Without those of durable runs, which executors claim in every mode."""
         return [name for name in self._queues.keyed if not name.startswith(CODE_PREFIX)]
 
     async def _admit(self, connection: TrioConnection, name: str, job_type: int) -> int:

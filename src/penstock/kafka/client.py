@@ -83,7 +83,7 @@ def make_sender(options: Mapping[str, Any], *, request_timeout_s: float, max_rec
 
 
 def make_admin(options: Mapping[str, Any], *, request_timeout_s: float) -> Admin:
-    """A client that creates topics; not started yet."""
+    """Return a client that creates topics; not started yet."""
     from aiokafka.admin import AIOKafkaAdminClient
 
     return cast(Admin, AIOKafkaAdminClient(**options, request_timeout_ms=round(request_timeout_s * 1000)))

@@ -19,7 +19,7 @@ CONTENT_TYPE = b"application/x-protobuf; proto=workflow.v1.JobDispatchEvent"
 
 
 def record_of(row: Outgoing, loaded: LoadedDefinition, variables: bytes, traceparent: str | None = None) -> KafkaRecord:
-    """The message of a row. The same row gives the same dedup id, by which workers know what came twice.
+    """Return the message of a row. The same row gives the same dedup id, by which workers know what came twice.
 
     The key is the instance: one partition per instance and type keeps their order.
     """

@@ -41,7 +41,7 @@ class Leadership:
         self._elected = trio.Event()
 
     def leads(self) -> bool:
-        """Whether this engine is surely the only one that leads, now."""
+        """Return whether this engine is surely the only one that leads, now."""
         return trio.current_time() < self._trusted_until
 
     async def wait_leading(self) -> None:

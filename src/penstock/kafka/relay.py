@@ -25,8 +25,8 @@ main loop and tried again by a loop of its own with back-off, a few rows at a ti
 are tried. Order is kept within a job type and instance as far as acks come in order.
 
 Every published row leaves a dead one at the head of its type, and a transaction that somebody holds open keeps them
-there. So a look begins `LOW_WATER_MARGIN_IDS` before the last row that was taken, as transactions do not commit in order of
-ids; the whole outbox is looked at every `LOOK_INTERVAL_S`, or as seldom as its cost asks for.
+there. So a look begins `LOW_WATER_MARGIN_IDS` before the last row that was taken, as transactions do not commit in
+order of ids; the whole outbox is looked at every `LOOK_INTERVAL_S`, or as seldom as its cost asks for.
 
 Memory is bounded by the batch (`outbox_batch_size` rows, `BATCH_BYTES_TARGET` of variables by the sizes seen so far)
 and by `troubles.py`. Wake-ups are hints.

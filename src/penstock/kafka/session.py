@@ -100,7 +100,7 @@ class KafkaSession:
             stopping.cancel()
 
     async def answers(self) -> bool:
-        """Whether a broker answers now."""
+        """Return whether a broker answers now."""
         try:
             async with asyncio.timeout(PROBE_TIMEOUT_S):
                 await describe(self._client, ())

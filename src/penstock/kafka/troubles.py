@@ -37,11 +37,11 @@ class Troubles:
     # -- job types
 
     def has(self, job_type: int) -> bool:
-        """Whether the job type waits aside."""
+        """Return whether the job type waits aside."""
         return job_type in self._types
 
     def refused(self, job_type: int) -> bool:
-        """Whether it does because its topic refused."""
+        """Return whether it does because its topic refused."""
         trouble = self._types.get(job_type)
         return trouble is not None and trouble.refused
 

@@ -1,4 +1,4 @@
-"""The machine that drives the body of a durable function: synchronous, pure, with Trio's rules.
+"""The machine that drives the body of a durable workflow: synchronous, pure, with Trio's rules.
 
 Inputs go in as records of a journal (`record`), commands come out: start this step, stop that one (`operation`). The
 kernel has no loop, no clock, no I/O and no randomness: for one journal it does the same every time, on every machine.

@@ -48,7 +48,7 @@ class Branch:
         self.activation = self.cancels = 0  # how often it was cancelled, in which activation
 
     def next_path(self) -> str:
-        """The path of the operation, scope or nursery that it enters now."""
+        """Return the path of the operation, scope or nursery that it enters now."""
         index = self.entered
         self.entered = index + 1
         return f"{self.path}/{index}"
@@ -67,7 +67,7 @@ class Branch:
         return self._user_frame()[1] or "something else"
 
     def _user_frame(self) -> tuple[FrameType | None, str | None]:
-        """The innermost frame of the code that belongs to the body, and the function that it awaits.
+        """Return the innermost frame of the code that belongs to the body, and the function that it awaits.
 
         What counts as the body's is the folder of its outermost frame that is not ours; a library that it awaits lies
         elsewhere.

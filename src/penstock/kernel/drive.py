@@ -235,8 +235,8 @@ class Kernel:
         return branch
 
     def patched(self, name: str) -> bool:
-        """Whether the run comes here with this code, and was not past this place before; the same answer whenever it is
-        asked. What is new goes into `unwritten`: a record has to carry it."""
+        """Return whether the run comes here with this code, and was not past this place before; the same answer
+        whenever it is asked. What is new goes into `unwritten`: a record has to carry it."""
         if self.answers is None:
             self.answers = {}
         answer = self.answers.get(name)
@@ -247,7 +247,7 @@ class Kernel:
         return answer
 
     def spawn(self, body: Awaitable[Any], path: str, nursery: Nursery | None) -> Branch:
-        """A new branch; it runs when those that are due already have run."""
+        """Return a new branch; it runs when those that are due already have run."""
         if isinstance(body, Unawaited):
             body = body.taken()
         coroutine: Coroutine[Any, Any, Any] = body if inspect.iscoroutine(body) else _awaiting(body)
@@ -278,11 +278,11 @@ class Kernel:
         self._ready.append((branch, outcome.value, outcome.error))
 
     def look(self, branch: Branch, operation: BranchOperation) -> None:
-        """The branch is due; what it gets is looked at when its turn comes (`Operation.turn`)."""
+        """The branch is due; what it gets is looked at when its turn comes (`BranchOperation.turn`)."""
         self._ready.append((branch, operation, None))
 
     def mailbox(self, name: str) -> Mailbox:
-        """The messages of that name."""
+        """Return the messages of that name."""
         found = self.mail.get(name)
         if found is None:
             found = self.mail[name] = Mailbox()
@@ -378,7 +378,7 @@ class Kernel:
             operation.enter(branch, self)
 
     def _swallows(self, branch: Branch) -> bool:
-        """Whether the branch was cancelled too often without anything new; it is ended then."""
+        """Return whether the branch was cancelled too often without anything new; it is ended then."""
         if branch.activation != self._activation:
             branch.activation, branch.cancels = self._activation, 0
         branch.cancels += 1

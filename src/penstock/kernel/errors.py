@@ -75,7 +75,7 @@ class Mismatch(Blocked):
         super().__init__(f"{text}. {CURE}")
 
     def at(self, where: str) -> Mismatch:
-        """The same, with file and line."""
+        """Return the same, with file and line."""
         return Mismatch(self.path, self.recorded, self.asked, where)
 
 

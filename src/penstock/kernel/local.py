@@ -46,7 +46,7 @@ class WouldBlock(Exception):
 
 
 def _hands_over() -> bool:
-    """Whether what is delivered now follows the rules of before: see `TAKEN_IN_TURN`."""
+    """Return whether what is delivered now follows the rules of before: see `TAKEN_IN_TURN`."""
     branch = current_branch()
     return branch is not None and branch.kernel.rules < TAKEN_IN_TURN
 
@@ -84,17 +84,17 @@ class Event:
         self._waiters: dict[Branch, Any] = {}
 
     def is_set(self) -> bool:
-        """Whether `set` was called."""
+        """Return whether `set` was called."""
         return self._set
 
     def set(self) -> None:
-        """Lets all who wait go on. Idempotent."""
+        """Let all branches that wait go on. A second call changes nothing."""
         self._set = True
         while self._waiters:
             _resume_first(self._waiters)
 
     async def wait(self) -> None:
-        """Until it is set."""
+        """Wait until it is set."""
         await block(CHECKPOINT if self._set else ParkBranch(self._waiters))
 
 
@@ -113,27 +113,27 @@ class Semaphore(Supply):
         self._value, self._max = initial_value, max_value
 
     def has_free(self) -> bool:
-        """Whether somebody may come in at once."""
+        """Return whether somebody may come in at once."""
         return self._value > self.due
 
     def take(self, take: Take) -> Outcome:
-        """The turn of a branch has come for which there is a permit."""
+        """Give a permit to the branch that waits for it."""
         self._value -= 1
         return NOTHING
 
     @property
     def value(self) -> int:
-        """How many may still come in."""
+        """Return how many may still come in."""
         return self._value - self.due
 
     def acquire_nowait(self) -> None:
-        """Takes a place or raises `WouldBlock`."""
+        """Take a permit, or raise `WouldBlock`."""
         if not self.has_free():
             raise WouldBlock
         self._value -= 1
 
     async def acquire(self) -> None:
-        """Takes a place, waiting for one."""
+        """Take a permit, and wait for one if there is none."""
         await _look_for_cancel()
         if _hands_over() and self._value > 0:
             self._value -= 1
@@ -142,7 +142,7 @@ class Semaphore(Supply):
             await block(Take(self))
 
     def release(self) -> None:
-        """Gives a place back; who has waited longest gets it."""
+        """Give a permit back. The branch that has waited longest gets it."""
         if self.waiters and _hands_over():
             _answer_first(self.waiters, NOTHING)
             return
@@ -215,7 +215,7 @@ class MemorySendChannel(Generic[T]):
         self._channel, self._closed = channel, False
 
     def send_nowait(self, value: T) -> None:
-        """Sends, or raises `WouldBlock` when there is no free place and nobody waits."""
+        """Send an item, or raise `WouldBlock` if there is no free place and nobody waits."""
         channel = self._channel
         if self._closed:
             raise ClosedChannel
@@ -230,7 +230,7 @@ class MemorySendChannel(Generic[T]):
             raise WouldBlock
 
     async def send(self, value: T) -> None:
-        """Sends, waiting for a free place. Raises `BrokenChannel` when no receiver is left."""
+        """Send an item, and wait for a free place. Raises `BrokenChannel` if no receiver is left."""
         await _look_for_cancel()
         try:
             self.send_nowait(value)
@@ -241,14 +241,14 @@ class MemorySendChannel(Generic[T]):
             await block(ShieldedYield())
 
     def clone(self) -> MemorySendChannel[T]:
-        """Another sending end: the channel ends when all are closed."""
+        """Return another sending end. The channel ends when all are closed."""
         if self._closed:
             raise ClosedChannel
         self._channel.open_senders += 1
         return MemorySendChannel(self._channel)
 
     def close(self) -> None:
-        """No more from this end. Idempotent."""
+        """Close this end: it sends nothing more. A second call changes nothing."""
         if self._closed:
             return
         self._closed = True
@@ -286,7 +286,7 @@ class MemoryReceiveChannel(Generic[T]):
         self._channel, self.is_closed = channel, False
 
     def receive_nowait(self) -> T:
-        """What was sent first, or `WouldBlock`."""
+        """Return the oldest item, or raise `WouldBlock`."""
         channel = self._channel
         if self.is_closed:
             raise ClosedChannel
@@ -301,7 +301,7 @@ class MemoryReceiveChannel(Generic[T]):
         raise WouldBlock
 
     async def receive(self) -> T:
-        """What was sent first, waiting for it. Raises `EndOfChannel` when nothing will come."""
+        """Return the oldest item, and wait for one. Raises `EndOfChannel` if nothing will come."""
         await _look_for_cancel()
         channel = self._channel
         if self.is_closed:
@@ -316,14 +316,14 @@ class MemoryReceiveChannel(Generic[T]):
         return taken
 
     def clone(self) -> MemoryReceiveChannel[T]:
-        """Another receiving end."""
+        """Return another receiving end."""
         if self.is_closed:
             raise ClosedChannel
         self._channel.open_receivers += 1
         return MemoryReceiveChannel(self._channel)
 
     def close(self) -> None:
-        """Nothing more is taken here. Idempotent."""
+        """Close this end: it takes nothing more. A second call changes nothing."""
         if self.is_closed:
             return
         self.is_closed = True

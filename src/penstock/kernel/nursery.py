@@ -103,7 +103,7 @@ class Nursery:
         return key.replace("%", "%25").replace("]", "%5D")  # so that a path reads one way only
 
     def child_ended(self, error: BaseException | None) -> None:
-        """A child's coroutine has ended, and has left the scope."""
+        """Remember that a child's coroutine has ended, and has left the scope."""
         if error is not None:
             self._add(error)
         self._check()
@@ -120,7 +120,7 @@ class Nursery:
                 self._waiting = None
 
     def joined(self, branch: Branch) -> bool:
-        """Whether all children have ended; if not, the branch is resumed when they have."""
+        """Return whether all children have ended; if not, the branch is resumed when they have."""
         if self._closed:
             return True
         self._waiting = branch

@@ -228,7 +228,7 @@ class Supply:
         self.due = 0  # branches that were woken, and had no turn since
 
     def has_free(self) -> bool:
-        """Whether there is one that nobody was woken for."""
+        """Return whether there is one that nobody was woken for."""
         raise AssertionError("a supply says whether there is one")
 
     def hold(self) -> None:
@@ -283,7 +283,8 @@ class Take(BranchOperation):
 
 
 class Letter(msgspec.Struct, frozen=True, eq=False):
-    """A message that nobody has received. ``number``: its place among those of its name."""
+    """A message that nobody has received. ``number``: its place among all of the run's; one that was sent in
+    place of another has that one's."""
 
     number: int
     record: Record
@@ -315,7 +316,7 @@ class Mailbox(Supply):
 
     @property
     def rejected(self) -> int:
-        """How many messages fit nobody who waits for this name."""
+        """Return how many messages fit nobody who waits for this name."""
         return len(self.free) if self.waiters else 0
 
     def put(self, record: Record, kernel: Kernel) -> None:
@@ -381,7 +382,8 @@ class Mailbox(Supply):
         self.deliver(letter, kernel)
 
     def may_take(self, path: str, pos: int, kernel: Kernel) -> bool:
-        """Whether no mark tells that the receive at a path took another message, or that another one took this."""
+        """Return whether no mark tells that the receive at a path took another message, or that another one took
+        this."""
         if self._taken is None:
             self._taken = {}
             for mark in kernel.marks:

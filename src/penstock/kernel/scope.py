@@ -105,7 +105,7 @@ class CancelScope:
         return found
 
     def find(self, path: str) -> CancelScope | None:
-        """The open scope of that path at or below this one. Walks: cancels from outside are seldom."""
+        """Return the open scope of that path at or below this one. Walks: cancels from outside are seldom."""
         todo: list[CancelScope] = [self]
         while todo:
             scope = todo.pop()

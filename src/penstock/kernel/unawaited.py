@@ -107,7 +107,7 @@ def _place(frame: FrameType) -> str:
 
 
 def awaited(function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
-    """A verb of workflow functions; a call that is not awaited is told of."""
+    """Return a verb of workflow functions; a call that is not awaited is told of."""
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:

@@ -50,12 +50,12 @@ class Logger(Protocol):
         ...
 
     def bind(self, **fields: object) -> Logger:
-        """A logger that adds these fields to every line."""
+        """Return a logger that adds these fields to every line."""
         ...
 
 
 def get_logger(name: str) -> Logger:
-    """The logger of a module; ``name`` is its ``__name__``, shown without the leading ``penstock.``."""
+    """Return the logger of a module; ``name`` is its ``__name__``, shown without the leading ``penstock.``."""
     return cast(Logger, structlog.get_logger(component=name.removeprefix("penstock.")))
 
 
@@ -163,7 +163,7 @@ def set_trace(traceparent: str | bytes | None) -> None:
 
 
 def trace_id() -> str | None:
-    """The trace id of this task, if a request brought one."""
+    """Return the trace id of this task, if a request brought one."""
     return _trace.get()
 
 

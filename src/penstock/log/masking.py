@@ -39,12 +39,12 @@ _QUERY_TOKEN: Final = re.compile(r"([?&](?:token|key|sig|signature|code|auth)=)[
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether what is called so is a secret."""
+    """Return whether what is called so is a secret."""
     return _NAME.search(name) is not None
 
 
 def mask_text(text: str) -> str:
-    """The text without what looks like a secret in it."""
+    """Return the text without what looks like a secret in it."""
     if "://" in text:
         text = _USER_INFO.sub(rf"\1{MASK}\2", text)
         text = _QUERY_TOKEN.sub(rf"\1{MASK}", text)

@@ -28,14 +28,15 @@ Listener = Callable[[bool], None]
 
 
 def is_hung_up(fd: int) -> bool:
-    """Whether the other side of a socket is closed, as far as the kernel knows: one look, 1 µs. Takes no byte."""
+    """Return whether the other side of a socket is closed, as far as the kernel knows: one look, 1 µs. Takes no
+    byte."""
     look = select.poll()
     look.register(fd, _HANG_UP)
     return bool(look.poll(0))
 
 
 def has_input(sock: socket.socket | trio.socket.SocketType) -> bool:
-    """Whether there is something to read, or the end: one look. Takes no byte."""
+    """Return whether there is something to read, or the end: one look. Takes no byte."""
     look = select.poll()
     try:
         look.register(sock.fileno(), select.POLLIN)
@@ -58,7 +59,7 @@ class Poller:
 
     @property
     def closed(self) -> bool:
-        """Whether `run` has ended: nobody is told any more."""
+        """Return whether `run` has ended: nobody is told any more."""
         return self._epoll.closed
 
     def add(self, fd: int, listener: Listener) -> None:
@@ -200,7 +201,7 @@ class PolledStream(trio.abc.HalfCloseableStream):
         return self._hung_up
 
     def send_nowait(self, data: bytes | bytearray) -> int:
-        """How many bytes the socket took. Not while another sends. Raises trio.BrokenResourceError."""
+        """Return how many bytes the socket took. Not while another sends. Raises trio.BrokenResourceError."""
         try:
             return 0 if self._closed else self._sock.send(data)
         except BlockingIOError:

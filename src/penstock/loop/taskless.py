@@ -1,9 +1,9 @@
 """Calls that begin without a task: run at once up to their first wait for a batch, and on when it has been applied.
 
 Waking a task of Trio's three times for each request costs as much as the work that most requests are. A call here is a
-coroutine that is driven by hand. It may wait for what `pause` and `resume_soon` are made for (a lane's item,
-`engine/group_commit/item`); before it uses anything of Trio's it says `await need_task()`, and goes on in the task that its
-owner keeps for that. In a task that does nothing. A leaf: knows neither requests nor items.
+coroutine that is driven by hand. It may wait for what `pause` and `resume_soon` are made for (a group-commit queue's
+item, `engine/group_commit/item`); before it uses anything of Trio's it says `await need_task()`, and goes on in the
+task that its owner keeps for that. In a task that does nothing. A leaf: knows neither requests nor items.
 """
 
 from __future__ import annotations

@@ -442,7 +442,7 @@ class Door:
         guest.start(guest.sock, guest)
 
     def _look_at(self, guest: Guest) -> bool:
-        """Whether one who is HELD is it no more: there is something to look at, or it has left."""
+        """Return whether one who is HELD is it no more: there is something to look at, or it has left."""
         begun = self._peek(guest.sock)
         if begun is None:
             self._on_gone(guest)

@@ -106,8 +106,8 @@ def names_of(stream: object) -> tuple[str, ...]:
 
 
 def names_in(found: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names in a certificate, as Python shows it. An address is no name for us, but one beside which no common name
-    counts."""
+    """Return the names in a certificate, as Python shows it. An address is no name for us, but one beside which no
+    common name counts."""
     others = found.get("subjectAltName", ())
     names = [f"{_PREFIXES[kind]}:{value}" for kind, value in others if kind in _PREFIXES]
     if not others:
@@ -149,7 +149,7 @@ def ends_waiting(stream: PlainStream, waiting: trio.CancelScope) -> bool:
 async def accept_tls(
     stream: PlainStream, tls: Tls, timeout_s: float, guest: Guest
 ) -> trio.SSLStream[PlainStream] | None:
-    """The handshake; None when the client does not finish it in time, or at all. The stream is closed then."""
+    """Return the handshake; None when the client does not finish it in time, or at all. The stream is closed then."""
     secured: trio.SSLStream[PlainStream] = trio.SSLStream(stream, tls.context, server_side=True, https_compatible=True)
     try:
         with trio.move_on_after(timeout_s) as patience:

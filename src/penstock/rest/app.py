@@ -101,7 +101,8 @@ _ANSWER_LITTLE: Final = frozenset(
 _TASKLESS: Final = frozenset(
     {"/v1/jobs/poll", "/v1/instances", *(f"/v1/jobs/{{id}}/{action}" for action in ("complete", "fail", "heartbeat"))}
 )
-"""Inline routes whose handlers wait for items of lanes only, or say `need_task` before they wait for anything else."""
+"""Inline routes whose handlers wait for items of group-commit queues only, or say `need_task` before they wait for
+anything else."""
 NO_SNIFF: Final = (b"x-content-type-options", b"nosniff")
 """Of every answer: no browser takes JSON with somebody's text in it for a page."""
 _NO_STORE: Final = (b"cache-control", b"no-store")
@@ -302,7 +303,7 @@ class RestApp:
         job_id: str,
         caller: Identity | PenstockError | None,
     ) -> Reply | None:
-        """The reply of a inline route; None when the client went away in the middle of its request."""
+        """Return the reply of a inline route; None when the client went away in the middle of its request."""
         try:
             if caller is not None:
                 table.require(operation.needs, caller)

@@ -65,7 +65,7 @@ class BatchReader(Generic[T]):
         self._has_worker = has_worker
 
     def read(self, body: bytes) -> RequestBatch[T]:
-        """The batch. Raises BadRequest for what concerns all of it."""
+        """Return the batch. Raises BadRequest for what concerns all of it."""
         try:
             whole = self._read_all(body)
             items = cast("list[T | BadItem] | None", getattr(whole, self._field))

@@ -63,7 +63,7 @@ class RetryBody(RequestBody):
 
 
 class MessageBody(RequestBody):
-    """A message to a run of code. ``payload`` may be any JSON."""
+    """A message to a durable run. ``payload`` may be any JSON."""
 
     name: str | None = None
     payload: msgspec.Raw = field(default_factory=msgspec.Raw)
@@ -102,7 +102,7 @@ class UserTaskBody(RequestBody):
 
 
 def decoder(kind: type[T]) -> Callable[[bytes], T]:
-    """A function that decodes a required body of this form. It raises BadRequest with the field or the place."""
+    """Return a function that decodes a required body of this form. It raises BadRequest with the field or the place."""
     decode = msgspec.json.Decoder(kind).decode
 
     def read(body: bytes) -> T:

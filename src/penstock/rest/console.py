@@ -92,7 +92,7 @@ class ConsoleFiles:
 
 
 def prefers_page(headers: dict[bytes, bytes]) -> bool:
-    """Whether somebody's browser asks, and no program."""
+    """Return whether somebody's browser asks, and no program."""
     return b"text/html" in headers.get(b"accept", b"")
 
 

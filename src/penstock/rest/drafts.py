@@ -1,4 +1,4 @@
-"""Routes on what is not uploaded yet: is a definition valid, how does it run, what does an expression give."""
+"""The route that simulates a definition: its answer is written in a thread, with what it computes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _read_simulation = decoder(SimulationRequest)
 
 
 class DraftRoutes:
-    """They store nothing."""
+    """It stores nothing."""
 
     def __init__(self, engine: Engine) -> None:
         self._drafts = engine.drafts

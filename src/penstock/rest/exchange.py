@@ -92,7 +92,7 @@ class Exchange(Protocol):
     def request(self) -> InlineRequest: ...
     @property
     def address(self) -> str | None:
-        """The client's."""
+        """Return the client's."""
         ...
 
     @property
@@ -105,7 +105,7 @@ class Exchange(Protocol):
         ...
 
     def peer_gone_nowait(self) -> bool:
-        """Whether the client has gone already; servers that can't tell say no."""
+        """Return whether the client has gone already; servers that can't tell say no."""
         ...
 
     def call_when_gone(self, listener: Callable[[], None] | None) -> bool:
@@ -113,7 +113,7 @@ class Exchange(Protocol):
         ...
 
     def take_body(self) -> bytes | None:
-        """The body; None where it is still to be read."""
+        """Return the body; None where it is still to be read."""
         ...
 
     @property
@@ -121,7 +121,7 @@ class Exchange(Protocol):
     @property
     def send(self) -> Send: ...
     def answer(self, status: int, headers: Headers, body: bytes | None) -> Awaitable[None]:
-        """A whole answer."""
+        """Return a whole answer."""
         ...
 
 
@@ -205,7 +205,7 @@ async def body_of(exchange: Exchange, max_bytes: int) -> bytes:
 
 
 async def read_body(receive: Receive, max_bytes: int) -> bytes:
-    """The whole body. Raises PayloadTooLarge, with the rest left unread, or ClientGone."""
+    """Return the whole body. Raises PayloadTooLarge, with the rest left unread, or ClientGone."""
     message = await receive()
     if message["type"] == "http.request" and not message.get("more_body", False):
         body: bytes = message.get("body", b"")

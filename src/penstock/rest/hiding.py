@@ -42,7 +42,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Free(NamedTuple):
-    """The shape of free JSON; ``nested``: see `NESTED`."""
+    """The shape of free JSON; ``levels``: see `NESTED`."""
 
     nested: bool = False
 
@@ -66,13 +66,13 @@ Shape = Free | Items | Either | Mapping[str, "Shape"] | Kind | None
 
 
 def asked_by_console(headers: Headers) -> bool:
-    """Whether the console asks, or somebody who is signed in at it."""
+    """Return whether the console asks, or somebody who is signed in at it."""
     cookies = [value for name, value in headers if name == b"cookie"]
     return any(name == _CONSOLE for name, _ in headers) or has_session(cookies)
 
 
 def hides(hiding: Hiding, name: str, headers: Headers) -> bool:
-    """Whether the caller is not shown what has that name."""
+    """Return whether the caller is not shown what has that name."""
     return hiding.hides(name) and asked_by_console(headers)
 
 
@@ -105,13 +105,13 @@ class Hider:
             scope[MASK] = self.mask
 
     def applies(self, operation: RestOperation, headers: Headers) -> bool:
-        """Whether something may have to be masked in the answer to a call."""
+        """Return whether something may have to be masked in the answer to a call."""
         if not self._hiding.is_on or self.shape_of(operation) is None:
             return False
         return operation.for_people or asked_by_console(headers)
 
     async def hide(self, operation: RestOperation, body: bytes) -> bytes:
-        """An answer of a route, with a mask in place of each hidden value."""
+        """Return an answer of a route, with a mask in place of each hidden value."""
         return await run_sized(len(body), lambda: self.mask(body, self.shape_of(operation)))
 
     async def hide_reply(self, operation: RestOperation, reply: Reply) -> Reply:
@@ -161,7 +161,7 @@ class Hider:
 
 
 def shape_of_schema(schema: Schema, kinds: Mapping[str, Kind]) -> Shape:
-    """The shape of what a schema of the table of routes describes."""
+    """Return the shape of what a schema of the table of routes describes."""
     if (name := schema.get("$ref")) is not None:
         kind = kinds.get(cast(str, name).rpartition("/")[2])
         return None if kind is None else _shape_of_kind(kind)
@@ -175,7 +175,7 @@ def shape_of_schema(schema: Schema, kinds: Mapping[str, Kind]) -> Shape:
 
 @cache
 def fields_of(kind: Kind) -> Mapping[str, Shape]:
-    """Those fields of a class that hold free JSON somewhere, by their name in JSON, and how."""
+    """Return those fields of a class that hold free JSON somewhere, by their name in JSON, and how."""
     free = {
         field.encode_name: _shape_of_type(field.type, (kind.__name__, field.encode_name))
         for field in cast(inspect.StructType, inspect.type_info(kind)).fields
@@ -197,7 +197,7 @@ def _shape_of_type(found: inspect.Type, place: tuple[str, str]) -> Shape:
 
 
 def _shape_of_kind(kind: Kind) -> Shape:
-    """The class itself, not its fields: it may hold others of its own."""
+    """Return the class itself, not its fields: it may hold others of its own."""
     return kind if _holds_free_json(inspect.type_info(kind), frozenset()) else None
 
 

@@ -1,4 +1,5 @@
-"""Polls, completions and starts straight from the bytes of a connection to the lanes, and from there to its socket.
+"""Polls, completions and starts straight from the bytes of a connection to the group-commit queues, and from there to
+its socket.
 
 These calls are the same thousands of times a second: no request, no coroutine, no task is made for them. Whatever
 is not as usual (a new body of a poll, a job that another engine leased, an answer of a megabyte, a poll that waits
@@ -83,12 +84,12 @@ class Wire(Protocol):
         ...
 
     def waits_until(self, deadline: float) -> bool:
-        """Have `InlineCall.expire` called at that trio time, and `InlineCall.go_on` when the client closes its side, if the
-        call is not over then. False where that is too soon to be told."""
+        """Have `InlineCall.expire` called at that trio time, and `InlineCall.go_on` when the client closes its side, if
+        the call is not over then. False where that is too soon to be told."""
         ...
 
     def is_gone(self) -> bool:
-        """Whether the client has closed its side by now."""
+        """Return whether the client has closed its side by now."""
         ...
 
     def answer(self, status: int, headers: Headers, body: bytes | None) -> bool:
@@ -131,7 +132,7 @@ class InlineRoutes:
         self.gate = gate
 
     def takes(self, headers: Mapping[bytes, bytes]) -> bool:
-        """Whether calls with these headers can be served here."""
+        """Return whether calls with these headers can be served here."""
         return self._passes(headers) and not any(name in headers for name in _MEANING)
 
     def observe(self, path: str, status: int, seconds: float) -> None:
@@ -211,7 +212,7 @@ class InlineCall:
         return _START_PATH if line == _START and self._routes.starts is not None else None
 
     def _lets_pass(self, gate: Gate, headers: Sent) -> bool:
-        """Whether it is known at once who calls, and that they may."""
+        """Return whether it is known at once who calls, and that they may."""
         if headers is not self._headers:
             self._headers, self._proofs = headers, [value for name, value in headers if name == b"authorization"]
         caller = self._caller = gate.find(self._proofs, self._wire.address, ())
@@ -292,7 +293,7 @@ class InlineCall:
         self._answer(status, headers, body)
 
     def _end(self, item: ClaimItem | FastCompletion | StartItem) -> tuple[int, Headers, bytes | None] | None:
-        """The answer, of a settled item; None: the call goes on, here or elsewhere."""
+        """Return the answer, of a settled item; None: the call goes on, here or elsewhere."""
         routes = self._routes
         if isinstance(item, StartItem):
             return STARTED, routes.with_json, shown(item.given_answer())
@@ -315,7 +316,7 @@ class InlineCall:
             self._answer(reply.status, (*reply.headers, *self._routes.with_json), reply.body)
 
     def _end_poll(self, poll: KnownPoll, item: ClaimItem) -> bytes | None:
-        """The body of the answer; None: the call goes on, here or elsewhere."""
+        """Return the body of the answer; None: the call goes on, here or elsewhere."""
         jobs = self._routes.jobs
         found = jobs.claimed(poll, item, self, self._wire.now)
         if isinstance(found, ClaimItem):

@@ -1,4 +1,4 @@
-"""Routes on instances, but for starting them (`starts`)."""
+"""Routes that list instances and count them: by more filters than a row has words for, and in pieces."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class InstanceRoutes:
-    """Read, list, history, audit, cancel, retry, mend."""
+    """List and count."""
 
     def __init__(self, engine: Engine) -> None:
         self._instances = engine.instances

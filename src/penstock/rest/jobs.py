@@ -310,7 +310,8 @@ async def _while_receiving(receive: Receive, wait: Callable[[], Awaitable[list[W
 
 
 async def large_answer(jobs: Sequence[Job]) -> Reply:
-    """The jobs one by one, with a turn of the loop for others after each. Not to be cancelled: they are leased."""
+    """Return the jobs one by one, with a turn of the loop for others after each. Not to be cancelled: they are
+    leased."""
     await need_task()
     pieces: list[bytes] = []
     for job in jobs:
@@ -343,7 +344,7 @@ async def _sort_out(
 
 
 def _outcomes(refused: Mapping[int, JobOutcome], answers: Sequence[JobOutcome]) -> Reply:
-    """The answer to a batch: all outcomes in the order of the items."""
+    """Return the answer to a batch: all outcomes in the order of the items."""
     if refused:
         rest = iter(answers)
         count = len(refused) + len(answers)

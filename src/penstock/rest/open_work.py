@@ -1,4 +1,4 @@
-"""Routes for people on what is open: timers to come, job types, the end of a lease; and on the engine's settings."""
+"""The route on the attempts of a job: who calls decides whether stack traces are shown."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class SettingView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
 
 
 class OpenWorkRoutes:
-    """Look; end a lease, forget a checkpoint."""
+    """One route."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

@@ -41,12 +41,12 @@ _PROOF: Final = "An API token, or a JSON Web Token of the issuer. Engines withou
 
 @cache
 def openapi_json() -> bytes:
-    """The document as JSON."""
+    """Return the document as JSON."""
     return msgspec.json.encode(openapi_document())
 
 
 def openapi_document() -> Json:
-    """The document."""
+    """Return the document."""
     paths: dict[str, Json] = {}
     for operation in OPERATIONS:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation)

@@ -22,7 +22,7 @@ VARIABLES: Final[Schema] = {"type": "object", "additionalProperties": True}
 
 
 def ref(name: str) -> Schema:
-    """A schema of the components."""
+    """Return a schema of the components."""
     return {"$ref": f"#/components/schemas/{name}"}
 
 
@@ -32,17 +32,17 @@ def name_of(kind: Kind) -> str:
 
 
 def struct(kind: Kind) -> Schema:
-    """The schema of a struct."""
+    """Return the schema of a struct."""
     return ref(name_of(kind))
 
 
 def either(*kinds: Kind) -> Schema:
-    """One of several structs."""
+    """Return one of several structs."""
     return {"anyOf": [struct(kind) for kind in kinds]}
 
 
 def list_in(field: str, kind: Kind | str) -> Schema:
-    """An object with one list."""
+    """Return an object with one list."""
     items = ref(kind) if isinstance(kind, str) else struct(kind)
     return {
         "type": "object",
@@ -52,7 +52,7 @@ def list_in(field: str, kind: Kind | str) -> Schema:
 
 
 def batch_in(field: str, kind: str) -> Schema:
-    """A batch body: a worker and its items."""
+    """Return a batch body: a worker and its items."""
     schema = list_in(field, kind)
     return {
         **schema,
@@ -129,12 +129,12 @@ class RestOperation(NamedTuple):
         return handler
 
     def waits_for(self, body: bytes) -> bool:
-        """Whether a call with this body may be parked for long; a name may be hidden by escapes."""
+        """Return whether a call with this body may be parked for long; a name may be hidden by escapes."""
         return self.waits or (self.waits_with != b"" and (self.waits_with in body or b"\\u" in body))
 
     @property
     def inline(self) -> bool:
-        """Whether it is served without the framework."""
+        """Return whether it is served without the framework."""
         return self.handler_class in INLINE
 
     @property
@@ -154,7 +154,7 @@ class RestOperation(NamedTuple):
         return self.path.startswith("/v1/") and self.summary.endswith("(addition)")
 
     def all_parameters(self) -> list[Parameter]:
-        """Those of the path too."""
+        """Return those of the path too."""
         names = [part[1:-1] for part in self.path.split("/") if part.startswith("{")]
         return [*(Parameter(name, "path", _PATH_TEXTS[name]) for name in names), *self.parameters]
 

@@ -47,11 +47,12 @@ class Pages:
         return None
 
     def pass_at_once(self, headers: Mapping[bytes, bytes]) -> bool:
-        """Whether there is nothing to look at: no browser, and a Host that passed before."""
+        """Return whether there is nothing to look at: no browser, and a Host that passed before."""
         return headers.get(b"host") in self._seen and b"origin" not in headers and b"sec-fetch-site" not in headers
 
     def is_own(self, headers: Mapping[bytes, bytes]) -> bool:
-        """Whether no page asks for this, or one of the engine's own origin or of those that were listed by name."""
+        """Return whether no page asks for this, or one of the engine's own origin or of those that were listed by
+        name."""
         origin = headers.get(b"origin")
         if origin is None:
             return headers.get(b"sec-fetch-site") != b"cross-site"
@@ -60,7 +61,7 @@ class Pages:
 
 
 def is_at(origin: bytes, host: bytes) -> bool:
-    """Whether an origin is that of pages from this host."""
+    """Return whether an origin is that of pages from this host."""
     scheme, separator, authority = origin.partition(b"://")
     if not separator or not authority:
         return False  # `null`: a page without an origin of its own

@@ -69,12 +69,12 @@ _encode = msgspec.json.Encoder().encode
 
 
 def problem(code: str, reason: str, headers: Headers = ()) -> Reply:
-    """The answer for a code of the table."""
+    """Return the answer for a code of the table."""
     return Reply(STATUS_BY_CODE[code], _encode(ErrorObject(code, reason, reason)), headers=headers)
 
 
 def problem_of(error: PenstockError) -> Reply:
-    """The answer for an operating error."""
+    """Return the answer for an operating error."""
     code = error.code
     status = STATUS_BY_CODE[code]
     if isinstance(error, (InvalidDefinition, WrongValue)):
@@ -103,7 +103,7 @@ def bug(error: BaseException, method: str, path: str) -> Reply:
 
 
 def problem_of_status(status: int, reason: str) -> Reply:
-    """The answer for a status that a library chose."""
+    """Return the answer for a status that a library chose."""
     code = _CODE_BY_STATUS.get(status, "bad-request" if status < 500 else "internal-error")
     return problem(code, reason)
 

@@ -24,7 +24,7 @@ _FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
 
 
 def respond(reply: Reply) -> Response:
-    """The framework's form of a reply."""
+    """Return the framework's form of a reply."""
     response = Response(reply.body or b"", reply.status, content_type=reply.content_type.decode())
     for name, value in reply.headers:
         response.headers.add(name.decode(), value.decode())

@@ -1,4 +1,4 @@
-"""Routes on runs of workflows written as code: their journal, the tree of their branches, messages to them."""
+"""Routes on runs of durable workflows: their journal, messages to them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class RunRoutes:
-    """Journal, tree, messages. The rest of a run is an instance's: read, list, history, cancel."""
+    """Journal, messages. The rest of a run is an instance's: read, list, history, cancel."""
 
     def __init__(self, engine: Engine) -> None:
         self._runs, self._limits = engine.runs, engine.limits

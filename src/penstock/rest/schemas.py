@@ -61,7 +61,7 @@ _FIELDS: Final[Mapping[str, Schema]] = {
 
 
 def component_schemas() -> dict[str, Schema]:
-    """All schemas that the document refers to."""
+    """Return all schemas that the document refers to."""
     kinds: list[Kind] = [*KINDS, ErrorObject]
     refs, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
     for kind, schema in zip(kinds, refs, strict=True):

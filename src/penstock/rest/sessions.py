@@ -75,7 +75,7 @@ def cookie_of(method: str, headers: Mapping[bytes, bytes], cookies: Iterable[byt
 
 
 def has_session(cookies: Iterable[bytes]) -> bool:
-    """Whether a call with these cookie headers says that it is of a session, whatever that is worth."""
+    """Return whether a call with these cookie headers says that it is of a session, whatever that is worth."""
     found = _cookies(cookies)
     return _SECURE.encode() in found or _PLAIN.encode() in found
 
@@ -183,13 +183,13 @@ def _check_page() -> str | None:
 
 
 def _address() -> str | None:
-    """The client's."""
+    """Return the client's."""
     client = cast("Scope", request.scope).get("client")
     return None if client is None else client[0]
 
 
 def _is_secure() -> bool:
-    """Whether the browser speaks TLS, to us or to a proxy."""
+    """Return whether the browser speaks TLS, to us or to a proxy."""
     return request.scheme == "https" or request.headers.get("origin", "").lower().startswith("https://")
 
 

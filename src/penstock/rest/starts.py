@@ -28,7 +28,7 @@ STARTED: Final = 201
 
 
 def shown(started: Instance) -> bytes:
-    """The body of the answer to a start."""
+    """Return the body of the answer to a start."""
     return _encode(started)
 
 

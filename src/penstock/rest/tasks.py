@@ -1,4 +1,4 @@
-"""Routes on user tasks, waits, messages and failed jobs."""
+"""The route on jobs by state: those that failed come by pages, too."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class TaskRoutes:
-    """Complete a user task, signal a wait, publish a message, list what is kept and failed jobs."""
+    """One route."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

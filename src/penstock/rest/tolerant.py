@@ -28,7 +28,7 @@ class Unsplittable(ValueError):
 
 
 def text_of(body: bytes) -> str:
-    """The text of a body, good or bad."""
+    """Return the text of a body, good or bad."""
     return body.decode("utf-8", "surrogateescape")
 
 
@@ -46,8 +46,8 @@ def value_of(part: str) -> object:
 
 
 def split_object(text: str, list_name: str = "") -> tuple[dict[str, str], list[str] | None]:
-    """The values of a JSON object by their names; apart from them the items of the array called ``list_name``, None
-    when there is none. Raises Unsplittable."""
+    """Return the values of a JSON object by their names; apart from them the items of the array called ``list_name``,
+    None when there is none. Raises Unsplittable."""
     fields: dict[str, str] = {}
     items: list[str] | None = None
     cutter = _Cutter(text)
@@ -73,7 +73,7 @@ class _Cutter:
         self._skip_space()
 
     def at(self, sign: str) -> bool:
-        """Whether this is the next character."""
+        """Return whether this is the next character."""
         return self._text.startswith(sign, self._place)
 
     def parts(self, first: str, last: str) -> Iterator[None]:
@@ -90,7 +90,7 @@ class _Cutter:
             self._take(",")
 
     def read_name(self) -> str:
-        """The name of a field, with its colon."""
+        """Return the name of a field, with its colon."""
         if not self.at('"'):
             raise Unsplittable
         name = value_of(self.read_part())

@@ -4,7 +4,7 @@ Has the methods of grpclib's ``server.Stream`` that handlers and the generated b
 unchanged; underneath it is ours, because grpclib's waits on asyncio objects, asserts where a client's bytes are
 wrong, and re-checks in four places what one connection object knows (CPU per RPC: tests/rpc/README.md).
 
-Relies on ``transport.Connection`` for h2 and the socket. Must not raise for anything a client sends except
+Relies on ``transport.RpcConnection`` for h2 and the socket. Must not raise for anything a client sends except
 ``GRPCError`` out of ``recv_message`` and ``send_message``.
 """
 
@@ -139,12 +139,12 @@ class ServerCall(Struct, Generic[RequestT, AnswerT], eq=False):
 
     @property
     def peer(self) -> object:
-        """The client's socket address."""
+        """Return the client's socket address."""
         return self.connection.peer
 
     @property
     def address(self) -> str | None:
-        """The client's IP address."""
+        """Return the client's IP address."""
         peer = self.connection.peer
         return str(cast("tuple[object, ...]", peer)[0]) if isinstance(peer, tuple) else None
 
@@ -161,7 +161,7 @@ class ServerCall(Struct, Generic[RequestT, AnswerT], eq=False):
 
     @property
     def metadata(self) -> Any:
-        """The client's metadata as a multi-dict; of a name given twice the last.
+        """Return the client's metadata as a multi-dict; of a name given twice the last.
 
         Raises GRPCError(INVALID_ARGUMENT) for a ``-bin`` that is not base64.
         """
@@ -172,7 +172,7 @@ class ServerCall(Struct, Generic[RequestT, AnswerT], eq=False):
             raise GRPCError(Status.INVALID_ARGUMENT, "metadata: a -bin value is not base64") from None
 
     def header(self, name: str) -> str | None:
-        """One header, such as ``traceparent``."""
+        """Return one header, such as ``traceparent``."""
         value = self.headers.get(name.encode("latin-1"))
         return None if value is None else value.decode("latin-1")
 
@@ -379,7 +379,7 @@ class ServerCall(Struct, Generic[RequestT, AnswerT], eq=False):
 
     @property
     def answers(self) -> int:
-        """How many answers were sent."""
+        """Return how many answers were sent."""
         return self._answers
 
     def _open(self) -> None:

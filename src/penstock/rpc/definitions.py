@@ -119,7 +119,7 @@ def tree_of(message: m.WorkflowDefinition) -> dict[str, object]:
 
 
 def _sorted(value: object) -> object:
-    """The same with the names of every object in order. A Struct nests 32 levels at most."""
+    """Return the same with the names of every object in order. A Struct nests 32 levels at most."""
     if isinstance(value, dict):
         return {name: _sorted(inner) for name, inner in sorted(cast("dict[str, object]", value).items())}
     if isinstance(value, list):
@@ -208,7 +208,7 @@ _read_text = msgspec.json.Decoder(_DefinitionText, strict=True).decode
 
 
 def message_of(stored: LoadedDefinition) -> m.WorkflowDefinition:
-    """A stored definition, with its steps and its version."""
+    """Return a stored definition, with its steps and its version."""
     text = _read_text(stored.definition.content)
     return m.WorkflowDefinition(
         id=text.id,

@@ -22,7 +22,7 @@ PREFIX_BYTES = 5
 
 
 def is_whole_message(data: bytes) -> bool:
-    """Whether a frame holds one message and nothing else."""
+    """Return whether a frame holds one message and nothing else."""
     return len(data) >= PREFIX_BYTES and len(data) == PREFIX_BYTES + int.from_bytes(data[1:PREFIX_BYTES], "big")
 
 
@@ -105,7 +105,7 @@ class MessageBuffer:
             await self._changed.wait()
 
     def take(self) -> bytes | None:
-        """The next message, or None at the end. Raises GRPCError for what was wrong with the bytes."""
+        """Return the next message, or None at the end. Raises GRPCError for what was wrong with the bytes."""
         if self._messages and (self._failure is None or not self._single):
             message = self._messages.popleft()
             self._messages_bytes -= len(message)

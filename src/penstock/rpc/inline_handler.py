@@ -1,8 +1,9 @@
-"""Polls and completions of ``workflow.v1`` from their bytes to the lanes and back, without a coroutine each.
+"""Polls and completions of ``workflow.v1`` from their bytes to the group-commit queues and back, without a coroutine
+each.
 
 A worker's calls are the same thousands of times a second. Whatever is not as usual (a new poll, a job that another
 engine leased, a large answer, a closed window) goes on as all other calls do, with the request as it came
-(`server.Server.go_on`). Answers are the same to the byte. Must not know how a connection reads or writes.
+(`server.GrpcServer.go_on`). Answers are the same to the byte. Must not know how a connection reads or writes.
 """
 
 from __future__ import annotations

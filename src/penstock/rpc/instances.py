@@ -1,4 +1,4 @@
-"""Instances, user tasks and waits over gRPC."""
+"""Starting and listing instances over gRPC."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PREFIX: Final = "/workflow.v1.WorkflowEngine/"
 
 
 class InstanceService:
-    """StartInstance, GetInstance, GetInstanceHistory, CancelInstance, ListInstances, CompleteUserTask, SignalWait."""
+    """StartInstance, ListInstances."""
 
     def __init__(self, engine: Engine) -> None:
         self._instances = engine.instances

@@ -115,7 +115,7 @@ class JobService:
 
 
 def _count_fitting(jobs: list[Job]) -> int:
-    """How many of them go into one answer, at least one. Measured only where it may matter."""
+    """Return how many of them go into one answer, at least one. Measured only where it may matter."""
     if sum(text_bytes(job.variables) for job in jobs) * _STRUCT_GROWTH < ANSWER_MAX_BYTES:
         return len(jobs)
     size_bytes = 0

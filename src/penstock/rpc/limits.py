@@ -1,7 +1,7 @@
 """The bounds of the gRPC server, each with its unit in its name.
 
 Defaults suit one engine with thousands of workers; tests make them small. Nothing here is read from settings: the
-runtime builds one ``Limits`` and hands it in.
+runtime builds one ``RpcLimits`` and hands it in.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class Method(Struct, frozen=True):
     answer_type: Any
     package: str
     taskless: bool = False
-    """It waits for items of lanes only, or says `need_task` before it waits for anything else."""
+    """It waits for items of group-commit queues only, or says `need_task` before it waits for anything else."""
     begin: Callable[[Any], bool] | None = None
     """Begins most of its calls without a coroutine; ``run`` has the others (False)."""
 
@@ -68,7 +68,7 @@ def unary(
     request_type: type[RequestT],
     answer_type: type[AnswerT],
 ) -> Handler:
-    """One request, one answer. The call is handed in for its deadline, headers and peer."""
+    """Return one request, one answer. The call is handed in for its deadline, headers and peer."""
 
     async def run(call: ServerCall[RequestT, AnswerT]) -> None:
         request = await call.recv_message()
@@ -85,7 +85,7 @@ def answers_stream(
     request_type: type[RequestT],
     answer_type: type[AnswerT],
 ) -> Handler:
-    """One request, any number of answers: ``serve`` reads and writes the call itself."""
+    """Return one request, any number of answers: ``serve`` reads and writes the call itself."""
     return Handler(serve, Cardinality.UNARY_STREAM, request_type, answer_type)
 
 

@@ -41,7 +41,7 @@ def given(value: str, field: str) -> str | None:
 
 
 def known(kind: type[EnumT], number: int, field: str) -> EnumT | None:
-    """The member of an enum, None for UNSPECIFIED. A number that is none of its members is refused."""
+    """Return the member of an enum, None for UNSPECIFIED. A number that is none of its members is refused."""
     try:
         return kind(number) if number else None
     except ValueError:

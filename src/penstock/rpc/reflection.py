@@ -159,7 +159,7 @@ def _message_symbols(scope: str, data: bytes) -> list[str]:
 
 
 def _member_symbols(scope: str, data: bytes, members: int) -> list[str]:
-    """The thing's own full name first, then those of its members."""
+    """Return the thing's own full name first, then those of its members."""
     parts = list(_parts(data))
     name = f"{scope}.{_name(data)}"
     return [name, *(f"{name}.{_name(part)}" for number, part in parts if number == members)]

@@ -1,8 +1,8 @@
-"""The runs of an executor's ``Work`` stream: what it says of them and is told, through the lanes that a process of its
-own would use. `work_stream` carries the messages, and gives back what is held when the stream ends.
+"""The runs of an executor's ``Work`` stream: what it says of them and is told, through the group-commit queues that a
+process of its own would use. `work_stream` carries the messages, and gives back what is held when the stream ends.
 
-The answers of each list come in the order of its items. Each item is dealt with in a task of its own, as the lanes make
-statements of many; of journals at most ``PAGES_MAX`` are read ahead of the client.
+The answers of each list come in the order of its items. Each item is dealt with in a task of its own, as the
+group-commit queues make statements of many; of journals at most ``PAGES_MAX`` are read ahead of the client.
 """
 
 from __future__ import annotations
@@ -198,12 +198,12 @@ class RunStreamHandler:
 
     @property
     def has_taken(self) -> bool:
-        """Whether runs wait to be sent: no more are taken then."""
+        """Return whether runs wait to be sent: no more are taken then."""
         return bool(self._claimed or self._describing)
 
     @property
     def is_idle(self) -> bool:
-        """Whether everything is answered."""
+        """Return whether everything is answered."""
         return not self._describing and not any(self._pending_items.values())
 
     def describe(self, jobs: Sequence[Job]) -> None:
@@ -349,7 +349,7 @@ def _outcome(error: BaseException) -> w.OutcomeCode:
 
 
 def read_position(text: str, field: str) -> int:
-    """A place in a journal; empty is before its beginning. Raises BadRequest."""
+    """Return a place in a journal; empty is before its beginning. Raises BadRequest."""
     try:
         number = int(text or "0", 16)
     except ValueError:

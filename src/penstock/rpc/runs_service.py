@@ -1,4 +1,4 @@
-"""``penstock.v1.Runs``: runs of workflows written as code, for whoever starts them and asks for them.
+"""``penstock.v1.RunService``: runs of durable workflows, for whoever starts them and asks for them.
 
 The operations are those that REST and an engine in a program's own process have; executors come by the Work stream.
 """
@@ -32,7 +32,7 @@ _PREFIX: Final = "/penstock.v1.Runs/"
 
 
 class RunService:
-    """Register, start, find, list, send, cancel, retry; result, tree, journal."""
+    """Register, start, find, list, send, cancel, retry, adopt; result, tree, journal, records."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -163,7 +163,7 @@ class RunService:
         return await self._engine.runs.tree(required(request.instance_id, "instance_id"))
 
     async def journal(self, request: w.RunJournalRequest, _call: object) -> w.RunJournalResponse:
-        """A slice of it."""
+        """Return a slice of it."""
         limit = request.limit or LIST_MAX
         page = await self._engine.runs.journal(
             required(request.instance_id, "instance_id"), request.cursor or None, limit

@@ -113,7 +113,7 @@ class Sending:
 
 
 def open_http2(limits: RpcLimits, read_request: Callable[[Headers], Any]) -> Http2Server:
-    """The server's side of a connection within the limits; its preface is ready to be sent."""
+    """Return the server's side of a connection within the limits; its preface is ready to be sent."""
     return Http2Server(
         Http2Limits(
             stream_window_bytes=limits.stream_window_bytes,

@@ -331,7 +331,7 @@ class GrpcServer:
     def open_call(
         self, connection: RpcConnection, stream_id: int, request: RpcRequest, method: Method, whole: bytes | None = None
     ) -> ServerCall[Any, Any]:
-        """A call for a request without flaw or error; ``whole`` is its message, where it came whole."""
+        """Return a call for a request without flaw or error; ``whole`` is its message, where it came whole."""
         self._running += 1
         now, hold = connection.last_received, MemoryReservation(self._answer_memory)
         inbox = None if whole is not None else MessageBuffer(connection, stream_id, single=not method.client_streaming)
@@ -358,7 +358,7 @@ class GrpcServer:
             self.taskless.expect(call, self.limits.request_s)
 
     def _begins(self, call: ServerCall[Any, Any], begin: Callable[[Any], bool]) -> bool:
-        """Whether a call was begun without a coroutine; or it has failed, and was answered."""
+        """Return whether a call was begun without a coroutine; or it has failed, and was answered."""
         try:
             return (self._is_plain or self._lets_pass(call)) and begin(call)
         except Exception as error:  # not left to the method: it may have a part of its effect already
@@ -367,7 +367,8 @@ class GrpcServer:
             return True
 
     def _lets_pass(self, call: ServerCall[Any, Any]) -> bool:
-        """Whether it is known at once that the caller may make the call, and nothing is counted of it or traced."""
+        """Return whether it is known at once that the caller may make the call, and nothing is counted of it or
+        traced."""
         if self._gate is None or self._call_limits is not None or self._spans is not None:
             return False
         caller = call.caller = self._gate.find(call.authorization, call.address, call.certificate)
@@ -510,5 +511,5 @@ class GrpcServer:
 
 
 def _is_whole_preface(begun: bytes) -> bool:
-    """Whether what a client says first has come, or what can't be that."""
+    """Return whether what a client says first has come, or what can't be that."""
     return len(begun) >= len(PREFACE) or not PREFACE.startswith(begun) if begun else False

@@ -1,8 +1,9 @@
-"""Calls that begin without a task (`penstock.loop.taskless`): run by whoever reads their bytes, answered by whoever hears
-of what they waited for. What a batch has answered leaves in one send per connection.
+"""Calls that begin without a task (`penstock.loop.taskless`): run by whoever reads their bytes, answered by whoever
+hears of what they waited for. What a batch has answered leaves in one send per connection.
 
-A call that needs more than a lane's answer gets a task of its connection's nursery, in its own context. One that is
-cancelled meanwhile (by its client, its deadline, a drain, the end of its connection) is closed as a cancelled task is.
+A call that needs more than a group-commit queue's answer gets a task of its connection's nursery, in its own context.
+One that is cancelled meanwhile (by its client, its deadline, a drain, the end of its connection) is closed as a
+cancelled task is.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ class Taskless:
     # -- sends
 
     def sends_later(self, connection: Sending) -> bool:
-        """Whether what a connection has written leaves at the end of this turn."""
+        """Return whether what a connection has written leaves at the end of this turn."""
         if self._in_turn:
             self._unsent[connection] = None
         return self._in_turn

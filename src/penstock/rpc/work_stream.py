@@ -286,7 +286,7 @@ class WorkStream:
 
 
 def has_runs(request: w.WorkRequest) -> bool:
-    """Whether a message has items that only an executor may send."""
+    """Return whether a message has items that only an executor may send."""
     return bool(
         request.appends or request.run_parks or request.finishes or request.reads or request.children or request.extends
     )

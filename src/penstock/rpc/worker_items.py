@@ -25,7 +25,7 @@ def fence(attempt: int | None) -> int | None:
 
 
 async def complete(engine: Engine, worker_id: str, items: Sequence[Completion]) -> list[JobOutcome]:
-    """One outcome each, in order. Cancelled, what was queued is still done."""
+    """Return one outcome each, in order. Cancelled, what was queued is still done."""
     limits = engine.limits
 
     def make(item: Completion) -> Completion:
@@ -42,7 +42,7 @@ async def complete(engine: Engine, worker_id: str, items: Sequence[Completion]) 
 
 
 async def fail(engine: Engine, worker_id: str, items: Sequence[Failure]) -> list[JobOutcome]:
-    """One outcome each, in order."""
+    """Return one outcome each, in order."""
     limits = engine.limits
 
     def make(item: Failure) -> Failure:
@@ -64,7 +64,7 @@ async def fail(engine: Engine, worker_id: str, items: Sequence[Failure]) -> list
 
 
 async def release(engine: Engine, worker_id: str, items: Sequence[JobRef]) -> list[JobOutcome]:
-    """One outcome each, in order."""
+    """Return one outcome each, in order."""
 
     def make(item: JobRef) -> JobRef:
         return JobRef(job_id=required(item.job_id, "job_id"), worker_id=worker_id, attempt=fence(item.attempt))
@@ -74,7 +74,7 @@ async def release(engine: Engine, worker_id: str, items: Sequence[JobRef]) -> li
 
 
 async def park(engine: Engine, worker_id: str, items: Sequence[Park]) -> list[JobOutcome]:
-    """One outcome each, in order."""
+    """Return one outcome each, in order."""
 
     def make(item: Park) -> Park:
         return Park(
@@ -90,7 +90,7 @@ async def park(engine: Engine, worker_id: str, items: Sequence[Park]) -> list[Jo
 
 
 async def heartbeat(engine: Engine, worker_id: str, items: Sequence[Heartbeat]) -> list[HeartbeatOutcome]:
-    """One outcome each, in order."""
+    """Return one outcome each, in order."""
     limits = engine.limits
 
     def make(item: Heartbeat) -> Heartbeat:

@@ -1,4 +1,4 @@
-"""``penstock.v1.Worker``: the service made for speed. Calls take lists; `work_stream` replaces polling."""
+"""``penstock.v1.WorkerService``: the service made for speed. Calls take lists; `work_stream` replaces polling."""
 
 from __future__ import annotations
 
@@ -91,31 +91,31 @@ class WorkerService:
         )
 
     async def complete(self, request: w.CompleteJobsRequest, _call: object) -> w.CompleteJobsResponse:
-        """One outcome each."""
+        """Return one outcome each."""
         worker_id = required(request.worker_id, "worker_id")
         check_count(len(request.completions), "completions")
         return w.CompleteJobsResponse(await worker_items.complete(self._engine, worker_id, request.completions))
 
     async def fail(self, request: w.FailJobsRequest, _call: object) -> w.FailJobsResponse:
-        """One outcome each."""
+        """Return one outcome each."""
         worker_id = required(request.worker_id, "worker_id")
         check_count(len(request.failures), "failures")
         return w.FailJobsResponse(await worker_items.fail(self._engine, worker_id, request.failures))
 
     async def release(self, request: w.ReleaseJobsRequest, _call: object) -> w.ReleaseJobsResponse:
-        """One outcome each."""
+        """Return one outcome each."""
         worker_id = required(request.worker_id, "worker_id")
         check_count(len(request.releases), "releases")
         return w.ReleaseJobsResponse(await worker_items.release(self._engine, worker_id, request.releases))
 
     async def park(self, request: w.ParkJobsRequest, _call: object) -> w.ParkJobsResponse:
-        """One outcome each."""
+        """Return one outcome each."""
         worker_id = required(request.worker_id, "worker_id")
         check_count(len(request.parks), "parks")
         return w.ParkJobsResponse(await worker_items.park(self._engine, worker_id, request.parks))
 
     async def heartbeat(self, request: w.HeartbeatJobsRequest, _call: object) -> w.HeartbeatJobsResponse:
-        """The new end of the lease or an outcome each."""
+        """Return the new end of the lease or an outcome each."""
         worker_id = required(request.worker_id, "worker_id")
         check_count(len(request.heartbeats), "heartbeats")
         return w.HeartbeatJobsResponse(await worker_items.heartbeat(self._engine, worker_id, request.heartbeats))

@@ -56,7 +56,7 @@ class AccessService:
         return len(self._gate.tokens)
 
     def steps(self) -> dict[str, Callable[[], Awaitable[object]]]:
-        """The services, by name."""
+        """Return the services, by name."""
         steps: dict[str, Callable[[], Awaitable[object]]] = {
             "api tokens": self._look,
             "expired calls": self._gate.watch_step,
@@ -79,7 +79,7 @@ class AccessService:
 
 
 def make_gate(settings: Settings) -> Gate | None:
-    """The gate, None without authentication. Raises BadRequest."""
+    """Return the gate, None without authentication. Raises BadRequest."""
     return Gate(settings) if settings.authentication else None
 
 

@@ -29,7 +29,7 @@ def new(settings: Settings, name: str, grant: Grant, expires_s: float | None) ->
 
 
 def everything(settings: Settings) -> list[store.ListedToken]:
-    """All tokens that count, and for a year those that don't any more."""
+    """Return all tokens that count, and for a year those that don't any more."""
     return with_database(settings, store.everything)
 
 

@@ -1,7 +1,7 @@
 """Writes instances into files before retention removes them, and reads the files again.
 
 A file has the instances that one transaction removes, as gzipped JSON lines: `{"instance": …}`, then its `{"step": …}`
-and, of a run of code, its `{"record": …}`; or the same lines as rows of Parquet (`parquet.py`). It is there, whole and
+and, of a durable run, its `{"record": …}`; or the same lines as rows of Parquet (`parquet.py`). It is there, whole and
 on the disk, before anything is removed; an instance that was archived and not removed after all (it was retried, the
 engine stopped) is in a later file again, and the latest counts. No file is ever written twice. Must not remove anything
 from the database.

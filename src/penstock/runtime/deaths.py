@@ -85,7 +85,7 @@ def this_process() -> str | None:
 
 
 def is_alive(process: str) -> bool | None:
-    """Whether a process (`this_process`) lives. None: it is of another machine, or container."""
+    """Return whether a process (`this_process`) lives. None: it is of another machine, or container."""
     machine, _, rest = process.rpartition(" ")
     machine, _, number = machine.rpartition(" ")
     if machine != _machine() or not number.isdecimal():

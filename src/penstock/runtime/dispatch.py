@@ -61,7 +61,7 @@ class KafkaDispatcher:
         membership.relays_here = self._leadership.leads
 
     def steps(self) -> dict[str, Callable[[], Awaitable[object]]]:
-        """The services, by name."""
+        """Return the services, by name."""
         steps: dict[str, Callable[[], Awaitable[object]]] = {
             "relay election": self._leadership.step,
             "relay": self._relay.step,
@@ -105,7 +105,8 @@ class KafkaDispatcher:
             log.warning("kafka topics could not be created", topics=failed)
 
     async def topics_needed(self) -> list[str]:
-        """The topics of all job types in use. Raises TopicsMissing for job types that no topic can be named after."""
+        """Return the topics of all job types in use. Raises TopicsMissing for job types that no topic can be named
+        after."""
         async with self._engine.database.connection(ahead=True) as connection:
             job_types = await store.dispatched_types(connection)
         unnameable = [name for name in job_types if topic_problem(name) is not None]

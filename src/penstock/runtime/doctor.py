@@ -78,8 +78,8 @@ def problem(subject: str, found: str, todo: str) -> DoctorFinding:
 
 
 def examine(settings: Settings) -> list[DoctorFinding]:
-    """All findings, in the order in which they are to be repaired. Starts the embedded PostgreSQL if it does not run, and
-    makes none."""
+    """All findings, in the order in which they are to be repaired. Starts the embedded PostgreSQL if it does not run,
+    and makes none."""
     return trio.run(_examine, settings, strict_exception_groups=True)
 
 

@@ -48,7 +48,7 @@ class MetricsPage:
     async def serve(
         self, sockets: list[socket.socket], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """See `http.interface.Server`."""
+        """See `http.interface.AsgiServer`."""
         await self._server.serve(self._app, sockets, task_status=task_status)
 
     def drain(self) -> None:

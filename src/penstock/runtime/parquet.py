@@ -25,7 +25,7 @@ _COLUMNS: Final = (
 
 
 def is_installed() -> bool:
-    """Whether the extra `parquet` is there."""
+    """Return whether the extra `parquet` is there."""
     return importlib.util.find_spec("pyarrow") is not None
 
 

@@ -52,7 +52,7 @@ class LogConfig(msgspec.Struct, frozen=True):
 
 
 def encode_config(settings: Settings, dsn: str, sockets: dict[str, list[socket.socket]]) -> bytes:
-    """The line for a child. ``dsn`` names the database also when it is the embedded one."""
+    """Return the line for a child. ``dsn`` names the database also when it is the embedded one."""
     values: dict[str, Any] = {}
     for field in msgspec.structs.fields(Settings):
         value = getattr(settings, field.name)
@@ -64,7 +64,7 @@ def encode_config(settings: Settings, dsn: str, sockets: dict[str, list[socket.s
 
 
 def decode_config(line: bytes) -> tuple[Settings, dict[str, list[socket.socket]]]:
-    """The settings and the inherited sockets of a child."""
+    """Return the settings and the inherited sockets of a child."""
     config = msgspec.json.decode(line, type=ChildConfig)
     secrets = {name: config.settings.pop(name, None) for name, info in SETTINGS.items() if info.secret}
     settings = msgspec.convert(config.settings, Settings)
@@ -257,7 +257,7 @@ async def wait_parent_gone(stdin: trio.abc.ReceiveStream, buffer: bytes) -> None
 
 
 async def read_config(stdin: trio.abc.ReceiveStream) -> tuple[bytes, bytes]:
-    """The first line of standard input, and what came after it."""
+    """Return the first line of standard input, and what came after it."""
     buffer = bytearray()
     while b"\n" not in buffer:
         data = await stdin.receive_some(65536)

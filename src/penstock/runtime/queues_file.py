@@ -39,7 +39,7 @@ async def _read(file: str) -> Mapping[str, QueuePolicy]:
 
 
 async def read_named(file: str, setting: str, what: str) -> dict[str, object]:
-    """The objects of a YAML or JSON file by their names. Raises BadRequest, which names the setting."""
+    """Return the objects of a YAML or JSON file by their names. Raises BadRequest, which names the setting."""
     try:
         async with await trio.open_file(file, "rb") as stream:
             content = await stream.read(FILE_MAX_BYTES + 1)

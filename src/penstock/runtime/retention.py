@@ -177,7 +177,7 @@ class Retention:
         return False
 
     async def _move(self, connection: TrioConnection, partition: store.Partition, left: store.Left) -> bool:
-        """Whether the history of those that are left is in a partition of its own now."""
+        """Return whether the history of those that are left is in a partition of its own now."""
         started = trio.current_time()
         if started < self._move_at.get(partition.name, started):
             return False
@@ -196,7 +196,7 @@ class Retention:
         return bool(moved)
 
     async def _archive(self, connection: TrioConnection, partition: str, due: Sequence[store.Selected]) -> bool:
-        """Whether they are archived, where an archive is kept; else nothing may be removed."""
+        """Return whether they are archived, where an archive is kept; else nothing may be removed."""
         directory = archive.directory_of(self._engine.settings)
         if directory is None:
             return True

@@ -9,7 +9,7 @@ from penstock.store.rows import sessions as store
 
 
 def everything(settings: Settings) -> list[store.ListedSession]:
-    """All that count."""
+    """Return all that count."""
     return with_database(settings, store.everything)
 
 

@@ -76,7 +76,7 @@ class Supervisor:
             await child.done.wait()
 
     def names(self) -> list[str]:
-        """All children, in order of start."""
+        """Return all children, in order of start."""
         return list(self._children)
 
 

@@ -22,7 +22,7 @@ FLUSH_TIMEOUT_S: Final = 3.0
 
 
 def is_installed() -> bool:
-    """Whether the extra `otel` is there."""
+    """Return whether the extra `otel` is there."""
     try:
         return importlib.util.find_spec("opentelemetry.exporter.otlp.proto.http") is not None
     except ModuleNotFoundError:

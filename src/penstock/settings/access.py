@@ -127,7 +127,7 @@ class AccessSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only this machine reaches it."""
+    """Return whether only this machine reaches it."""
     try:
         return ipaddress.ip_address(address.partition("%")[0]).is_loopback
     except ValueError:

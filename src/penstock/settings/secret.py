@@ -58,7 +58,7 @@ def redact_dsn(dsn: str) -> str:
 
 
 def dsn_has_password(dsn: str) -> bool:
-    """Whether a connection string holds a secret; one that can't be read may."""
+    """Return whether a connection string holds a secret; one that can't be read may."""
     if _DSN_IN_URL.match(dsn):
         try:
             parts = urllib.parse.urlsplit(dsn)

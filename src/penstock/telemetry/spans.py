@@ -34,7 +34,7 @@ class Span:
 
     @property
     def kept(self) -> bool:
-        """Whether it is to be exported, by the decision that its sampler made."""
+        """Return whether it is to be exported, by the decision that its sampler made."""
         return bool(self._made.is_recording())
 
     def note(self, attributes: Attributes) -> None:

@@ -125,7 +125,7 @@ class Agenda:
         return [_open_step(step, TokenState(state), *others) for step, state, *others in rows]
 
     def child_of(self, instance_id: str) -> str | None:
-        """The instance that this one chained into."""
+        """Return the instance that this one chained into."""
         row = self._connection.execute(
             "SELECT id FROM instance i WHERE parent_id = %s AND NOT EXISTS (SELECT FROM called c WHERE c.id = i.id)",
             (read_instance(instance_id),),
@@ -133,7 +133,7 @@ class Agenda:
         return None if row is None else show_instance(row[0])
 
     def called_by(self, instance_id: str) -> list[str]:
-        """The instances that this one's calls started, in order."""
+        """Return the instances that this one's calls started, in order."""
         rows = self._connection.execute(
             "SELECT id FROM called WHERE caller = %s ORDER BY seq", (read_instance(instance_id),)
         )
@@ -159,7 +159,7 @@ class Agenda:
 
 
 def due_of_job(job_id: str, at: dt.datetime) -> Due:
-    """The end of the work on a job."""
+    """Return the end of the work on a job."""
     key = read_job(job_id)
     return Due(at, SLOW_JOB, key.seq, key.token, 0, key.instance, 0)
 
@@ -242,5 +242,5 @@ def _open_step(
 
 
 def show_time(at: dt.datetime) -> str:
-    """A time as messages show it, in UTC."""
+    """Return a time as messages show it, in UTC."""
     return at.astimezone(dt.UTC).isoformat(sep=" ", timespec="seconds").removesuffix("+00:00") + "Z"

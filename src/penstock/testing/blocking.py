@@ -81,14 +81,14 @@ class SyncTestEngine:
 
     @property
     def client(self) -> SyncClient:
-        """The engine's client: everything that is not simpler here, and for code that takes one."""
+        """Return the engine's client: everything that is not simpler here, and for code that takes one."""
         if self._client is None:
             self._client = self._stack.enter_context(SyncClient(in_process_transport(self.engine.thread)))
         return self._client
 
     @property
     def now(self) -> dt.datetime:
-        """The virtual time, in UTC."""
+        """Return the virtual time, in UTC."""
         return self.engine.now
 
     @property
@@ -97,24 +97,24 @@ class SyncTestEngine:
         return self.engine.stubs
 
     def stub(self, job_type: str, *answers: object, takes: Duration = 0.0, **one: Any) -> Stub:
-        """As `TestEngine.stub`."""
+        """See `TestEngine.stub`."""
         return self.engine.stub(job_type, *answers, takes=takes, **one)
 
     def use(self, *workers: Worker) -> None:
-        """As `TestEngine.use`."""
+        """See `TestEngine.use`."""
         self.engine.use(*workers)
 
     def start(self, definition_id: str, variables: object = None, **more: Any) -> SyncRun:
-        """As `TestEngine.start`."""
+        """See `TestEngine.start`."""
         return SyncRun(self, self.await_(lambda: self.engine.start(definition_id, variables, **more)).id)
 
     def run(self, instance_id: str) -> SyncRun:
-        """The run of an instance that was started in another way."""
+        """Return the run of an instance that was started in another way."""
         return SyncRun(self, instance_id)
 
     @contextmanager
     def serve(self) -> Generator[str]:
-        """As `TestEngine.serve`."""
+        """See `TestEngine.serve`."""
         with self._portal.wrap_async_context_manager(self.engine.serve()) as url:
             yield url
 
@@ -133,12 +133,12 @@ class SyncRun(InspectedRun):
         self.owner = owner
 
     def settle(self) -> Self:
-        """As `TestEngine.settle`."""
+        """See `TestEngine.settle`."""
         self.owner.settle()
         return self
 
     def finish(self, *, within: Duration = FINISH_WITHIN) -> Self:
-        """As `Run.finish`."""
+        """See `Run.finish`."""
         self.owner.await_(lambda: Run(self.owner.engine, self.id).finish(within=within))
         return self
 

@@ -90,7 +90,7 @@ class CancelledAttempt(Generic[R]):
 
     @property
     def cancelled(self) -> bool:
-        """Whether the caller never heard of the result."""
+        """Return whether the caller never heard of the result."""
         return not self.results
 
 
@@ -122,7 +122,7 @@ class Holdings(NamedTuple):
 
     @classmethod
     def now(cls) -> Holdings:
-        """A snapshot; call it in Trio. The threads that Trio keeps for later are not counted."""
+        """Return a snapshot; call it in Trio. The threads that Trio keeps for later are not counted."""
         threads = [each for each in threading.enumerate() if not each.name.startswith("Trio thread")]
         return cls(trio.lowlevel.current_statistics().tasks_living, len(threads), len(_open_files()))
 

@@ -11,7 +11,7 @@ Json: TypeAlias = dict[str, object]
 
 
 def step(step_id: str, step_type: str, **fields: object) -> Json:
-    """One step; ``fields`` are named as in JSON."""
+    """Return one step; ``fields`` are named as in JSON."""
     return {"id": step_id, "name": step_id, "type": step_type, **fields}
 
 
@@ -27,12 +27,12 @@ def end(step_id: str = "end") -> Json:
 
 
 def timer(target: str, duration: str = "PT1H", *, interrupting: bool = False) -> Json:
-    """A boundary event."""
+    """Return a boundary event."""
     return {"type": "TIMER", "duration": duration, "interrupting": interrupting, "targetStepId": target}
 
 
 def definition(*steps: Json, definition_id: str = "test", **fields: object) -> Json:
-    """A definition of these steps, the first one being the entry."""
+    """Return a definition of these steps, the first one being the entry."""
     return {"id": definition_id, "name": definition_id, "steps": list(steps), **fields}
 
 

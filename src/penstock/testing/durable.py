@@ -120,7 +120,7 @@ class WorkflowRun(msgspec.Struct, Generic[R]):
     saved: SavedRun  # what `save_journal` keeps
 
     def result(self) -> R:
-        """What the body gave; raises what it raised."""
+        """Return what the workflow function gave, or raise what it raised."""
         if self.error is not None:
             raise self.error
         return cast("R", self.value)
@@ -181,6 +181,8 @@ def run_workflow(  # type: ignore[misc]  # a parameter with the name of an optio
         shadow: the run is replayed in another process, too, where sets have another order. That takes half a second.
         backend: the loop of async steps, ``"asyncio"`` or ``"trio"``. By default that of an App: Trio in a test that
             runs in Trio, asyncio in any other.
+        max_records: so many records of the run, and of those that it continues as, or attempts at its steps, are taken
+            for no end; 20,000 by default. The engine's own limit is 100,000 (`journal_max_records`).
 
     Raises:
         StuckWorkflow: the run would wait for ever, or never end.

@@ -160,7 +160,7 @@ class EngineThread:
 
     @property
     def app(self) -> App:
-        """The engine's REST interface, an ASGI application for the engine's own loop."""
+        """Return the engine's REST interface, an ASGI application for the engine's own loop."""
         if self._app is None:
             self._app = make_app(self.engine)
         return self._app
@@ -228,7 +228,7 @@ class EngineThread:
 
 
 def clock_jumps() -> bool:
-    """Whether the caller's event loop is Trio on a `MockClock` that jumps when nothing runs."""
+    """Return whether the caller's event loop is Trio on a `MockClock` that jumps when nothing runs."""
     try:
         clock = trio.lowlevel.current_clock()
     except RuntimeError:

@@ -36,7 +36,7 @@ class Explored(msgspec.Struct, frozen=True):
 
 
 class _Disturbed(Memory):
-    """A run to which something happens when its journals have ``at`` records."""
+    """A run to which something happens at the record that comes after ``at`` others. A refusal of a call is one."""
 
     at, what = -1, ""
 
@@ -113,7 +113,7 @@ def explore(  # type: ignore[misc]  # a parameter with the name of an option: th
         messages: what is sent to the run, each so long after its start.
         check: is called with each run that has ended, whatever happened to it. It asserts what holds in all of them,
             such as that nothing is charged and not shipped.
-        outcome: what has to be the same after a crash, from a run; by default its result or error.
+        outcome: what has to be the same after a crash, from a run; by default its result or error, and its answers.
         seed: the run's id, which `rng` and `uuid4` follow from.
         started_at: the time of its start.
         backend: the loop of async steps, as of `run_workflow`.

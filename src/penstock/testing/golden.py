@@ -19,7 +19,7 @@ def save_journal(run: WorkflowRun[Any], path: Path | str) -> None:
 
 
 def assert_replays(workflow: Workflow[..., Any], *paths: Path | str) -> int:
-    """Replays kept journals against this code: those in these files, or in all ``*.json`` of these directories. Gives
+    """Replay kept journals against this code: those in these files, or in all ``*.json`` of these directories. Gives
     how many there were of this workflow and version.
 
     Raises:

@@ -18,7 +18,7 @@ BASE_URL = "http://localhost"
 
 
 def in_process_client(thread: EngineThread) -> Client:
-    """A client of the engine in ``thread``. Holds nothing that would have to be closed."""
+    """Return a client of the engine in ``thread``. Holds nothing that would have to be closed."""
     return Client(in_process_transport(thread))
 
 
@@ -53,7 +53,7 @@ class _InProcess(httpx.AsyncBaseTransport):
 
 
 async def _exchange(thread: EngineThread, scope: Scope, body: bytes) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
-    """One request and its answer, in the engine's loop."""
+    """Return one request and its answer, in the engine's loop."""
     sent: list[Message] = []
     received = False
 

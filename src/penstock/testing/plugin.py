@@ -31,7 +31,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
-    """A comparison with the status or path of a run failed: tell where the run stands, and how it got there."""
+    """Return a comparison with the status or path of a run failed: tell where the run stands, and how it got there."""
     for side in (left, right):
         if type(side).__module__ == "penstock.testing.run_view":  # no other attribute: a Mock has them all
             story: Callable[[], str] = getattr(side, "penstock_story")  # noqa: B009 - Status and StepPath have it
@@ -79,7 +79,7 @@ def penstock_sync(penstock: TestEngine, request: pytest.FixtureRequest) -> Gener
 
 @pytest.fixture
 def penstock_clock(penstock: TestEngine) -> FrozenClock:
-    """The virtual clock of the test's engine. To let time pass, ``await penstock.advance(…)``."""
+    """Return the virtual clock of the test's engine. To let time pass, ``await penstock.advance(…)``."""
     return penstock.clock
 
 

@@ -70,7 +70,7 @@ def apply_schema(dsn: str) -> None:
 
 
 def run_directory(durable: bool) -> Path:
-    """The same for all workers of a pytest-xdist run."""
+    """Return the same for all workers of a pytest-xdist run."""
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))[:12]
     if durable:
         return Path(tempfile.gettempdir(), f"penstock-tests-{run}-durable")

@@ -138,12 +138,13 @@ def random_definition(
     wild: bool = True,
     calls: bool = True,
 ) -> Json:
-    """One of `definitions`, by a seed instead of Hypothesis: 20 times as fast, as a rule larger, and never shrunk."""
+    """Return one of `definitions`, by a seed instead of Hypothesis: 20 times as fast, as a rule larger, and never
+    shrunk."""
     return _build(source.choice, max_steps=max_steps, failing=failing, additions=additions, wild=wild, calls=calls)
 
 
 def with_turns(body: Json, source: random.Random) -> Json:
-    """The same with flow keys and priorities of some of its jobs, and in half of the cases of all others."""
+    """Return the same with flow keys and priorities of some of its jobs, and in half of the cases of all others."""
     steps = [
         {**one, **source.choice(_TURNS)} if one["type"] == "SERVICE_TASK" else one
         for one in cast("list[Json]", body["steps"])
@@ -152,13 +153,13 @@ def with_turns(body: Json, source: random.Random) -> Json:
 
 
 def with_start(body: Json, source: random.Random) -> Json:
-    """The same with what all of its starts ask for, in most cases."""
+    """Return the same with what all of its starts ask for, in most cases."""
     times, rules = source.choice(_START_TIMES), source.choice(_START_RULES)
     return {**body, "start": times if source.random() < 0.3 else rules}
 
 
 def random_output(source: random.Random) -> Json:
-    """One of `outputs`, by a seed."""
+    """Return one of `outputs`, by a seed."""
     choices: Json = {
         "n": source.randint(-3, 9),
         "flag": source.random() < 0.5,
@@ -231,7 +232,7 @@ class _Builder:
         return after
 
     def _part(self, after: str, place: _Place) -> str:
-        """One part of any kind; none any more when the definition is big enough."""
+        """Return one part of any kind; none any more when the definition is big enough."""
         if self._count >= self._max_steps:
             return after
         kinds: list[Callable[[str, _Place], str]] = [self._task, self._task, self._transformation]
@@ -363,7 +364,7 @@ def _rewire(made: Json, pick: _Pick) -> Json:
 
 
 def _with_for_each(made: Json, pick: _Pick, *, failing: bool) -> Json:
-    """The definition with a forEach on a task or two."""
+    """Return the definition with a forEach on a task or two."""
     turned = copy.deepcopy(made)
     tasks = [one for one in cast("list[Json]", turned["steps"]) if one["type"] in FOR_EACH_TYPES]
     for _ in range(pick((1, 2)) if tasks else 0):

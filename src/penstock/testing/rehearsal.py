@@ -140,7 +140,7 @@ class TestEngine:
 
     @property
     def now(self) -> dt.datetime:
-        """The virtual time, in UTC."""
+        """Return the virtual time, in UTC."""
         return self.clock.now()
 
     async def deploy(self, *definitions: Document | WorkflowBuilder) -> DefinitionSummary:
@@ -218,12 +218,12 @@ class TestEngine:
         return await self.client.publish_message(name, correlation_key, variables, ttl=ttl)
 
     def run(self, instance_id: str) -> Run:
-        """The run of an instance that was started in another way."""
+        """Return the run of an instance that was started in another way."""
         return Run(self, instance_id)
 
     @asynccontextmanager
     async def serve(self) -> AsyncGenerator[str]:
-        """The engine's REST interface on a free port, for the block; gives its URL. Time stays virtual."""
+        """Open the engine's REST interface on a free port, for the block, and give its URL. Time stays virtual."""
         url, end = await self.thread.call(self.thread.start_serving)
         try:
             yield url
@@ -266,7 +266,8 @@ class TestEngine:
         """Go on, jumping to each next time at which something is due, until ``condition()`` holds.
 
         Raises:
-            Stuck: nothing will happen by itself any more, or not within this time; says what ``run`` waits for.
+            Stuck: nothing more will happen without an event from outside, or not within this time. Says what ``run``
+                waits for.
             NotSettled: as `settle`.
         """
         deadline = self.now + _timedelta(within)
@@ -427,7 +428,7 @@ class _Budget:
 
 
 def _names_of_caller() -> Mapping[str, Any]:
-    """The local names of the test: annotations of its functions may be text (PEP 563) and name its classes."""
+    """Return the local names of the test: annotations of its functions may be text (PEP 563) and name its classes."""
     frame = inspect.currentframe()
     while frame is not None and frame.f_globals.get("__name__", "").startswith("penstock.testing."):
         frame = frame.f_back

@@ -18,7 +18,7 @@ class Run(InspectedRun):
     """A workflow instance. Made by `TestEngine.start`."""
 
     async def settle(self) -> Run:
-        """As `TestEngine.settle`."""
+        """See `TestEngine.settle`."""
         await self._engine.settle()
         return self
 
@@ -26,7 +26,8 @@ class Run(InspectedRun):
         """Go on to its end, jumping to each next time at which something is due, over ``within`` at most.
 
         Raises:
-            Stuck: nothing will happen by itself any more, or not within this time; the message says what it waits for.
+            Stuck: nothing more will happen without an event from outside, or not within this time. Says what it waits
+                for.
             NotSettled: as `TestEngine.settle`.
         """
         await self._engine.run_until(lambda: self.ended, self, within)
@@ -90,7 +91,7 @@ class Run(InspectedRun):
         await self._engine.client.signal(self.id, step_id, variables, buffer=buffer)
 
     async def cancel(self, reason: str | None = None, *, compensate: bool = False) -> None:
-        """Cancel it; with ``compensate`` what it did is undone first. Raises Conflict when it has ended."""
+        """Cancel it; with ``compensate`` it compensates its steps first. Raises Conflict if it has ended."""
         await self._engine.client.cancel_instance(self.id, reason=reason, compensate=compensate)
 
     async def retry(self) -> None:

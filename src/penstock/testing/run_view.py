@@ -36,7 +36,7 @@ class RunningEngine(Protocol):
 
     @property
     def now(self) -> datetime:
-        """The engine's time."""
+        """Return the engine's time."""
         ...
 
     async def settle(self) -> None:
@@ -96,7 +96,7 @@ class InspectedRun:
 
     @property
     def ended(self) -> bool:
-        """Whether it is completed, failed or cancelled."""
+        """Return whether it is completed, failed or cancelled."""
         return self.instance.ended
 
     @property
@@ -121,7 +121,7 @@ class InspectedRun:
 
     @property
     def next(self) -> Self | None:
-        """The run of the workflow that this one started at its end."""
+        """Return the run of the workflow that this one started at its end."""
         child = self._engine.agenda.child_of(self.id)
         return None if child is None else self._of(child)
 
@@ -151,7 +151,7 @@ class InspectedRun:
         return found[nth]
 
     def attempts(self, step_id: str) -> int:
-        """How many attempts were made at the jobs of a step that are over."""
+        """Return how many attempts were made at the jobs of a step that are over."""
         return sum(len(item.attempts) for item in self.history if item.step_id == step_id)
 
     def waits_for(self) -> list[str]:

@@ -35,16 +35,16 @@ class Answer:
         return f"{self.text} after {self.takes}" if self.takes else self.text
 
     def taking(self, pause: timedelta) -> Answer:
-        """The same, taking so long, unless it says itself how long it takes."""
+        """Return the same answer, taking so long, unless it says itself how long it takes."""
         return self if self.takes or not pause else Answer(self.text, self.function, pause)
 
     def handler(self, job_type: str, names: Mapping[str, Any]) -> Handler | None:
-        """The handler that gives this answer; ``names`` are what its annotations, as text, may refer to."""
+        """Return the handler that gives this answer; ``names`` are what its annotations, as text, may refer to."""
         return None if self.function is None else Handler(job_type, self.function, names=names)
 
 
 def returns(variables: object = None, /, *, takes: Duration = 0.0, **more: object) -> Answer:
-    """The job is done and gives these variables: a mapping, a dataclass, a model, or keywords.
+    """Let the job complete with these variables: a mapping, a dataclass, a model, or keywords.
 
     ``takes``: how much virtual time passes before it is done, as a timedelta or in seconds. Its lease is kept.
 
@@ -64,7 +64,7 @@ def returns(variables: object = None, /, *, takes: Duration = 0.0, **more: objec
 
 
 def raises(error: BaseException | type[BaseException], /, *, takes: Duration = 0.0) -> Answer:
-    """The handler raises: the job is tried again while retries are left, but for ``NonRetryable``."""
+    """Let the handler raise: the job is tried again while retries are left, but for ``NonRetryable``."""
 
     async def answer() -> None:
         raise error
@@ -73,7 +73,7 @@ def raises(error: BaseException | type[BaseException], /, *, takes: Duration = 0
 
 
 def fails(reason: str, /, *, takes: Duration = 0.0) -> Answer:
-    """The job fails for good, whatever retries are left, and its instance with this reason."""
+    """Let the job fail, whatever retries are left, and its instance with this reason."""
 
     async def answer() -> None:
         raise NonRetryable(reason)
@@ -82,12 +82,13 @@ def fails(reason: str, /, *, takes: Duration = 0.0) -> Answer:
 
 
 def vanishes() -> Answer:
-    """The worker dies with the job: nothing is reported, the lease (30 s) has to end."""
+    """Let the worker die with the job: nothing is reported, and the lease (30 s) has to end."""
     return Answer("vanishes()", None)
 
 
 def handles(function: Callable[..., Any], /, *, takes: Duration = 0.0) -> Answer:
-    """A function as `Worker.handler` takes it: async or not, with the job's context and/or its variables."""
+    """Answer with a function as `Worker.handler` takes it: async or not, with the job's context and/or its
+    variables."""
     return Answer(f"handles({getattr(function, '__name__', function)!s})", function, takes)
 
 
@@ -129,12 +130,12 @@ class Stub:
 
     @property
     def count(self) -> int:
-        """How many jobs it got; each attempt is one."""
+        """Return how many jobs it got; each attempt is one."""
         return len(self.jobs)
 
     @property
     def variables(self) -> list[dict[str, Any]]:
-        """The variables of each job it got."""
+        """Return the variables of each job it got."""
         return [job.variables for job in self.jobs]
 
     @property

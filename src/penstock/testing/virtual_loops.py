@@ -59,7 +59,7 @@ class _VirtualLoop(asyncio.SelectorEventLoop):
 
     @property
     def is_at_work(self) -> bool:
-        """Whether a thread or a process of the step has not ended."""
+        """Return whether a thread or a process of the step has not ended."""
         return self._threads > 0 or any(each.get_returncode() is None for each in self._processes)
 
     def time(self) -> float:

@@ -4,7 +4,7 @@ The one protobuf codec: of the gRPC server and client, the Work stream and the v
 variables as JSON text without ever making a ``Struct``, bounds what a few bytes can stand for, and refuses what
 google.protobuf refuses, no matter the bytes. The loser is betterproto2 with its Rust codec: it reads plain messages
 three times as fast, but a ``Struct`` or JSON 4 to 700 times as slow, and its codec knows no betterproto2 beyond 0.4.0
-(docs/performance.md; ``python -m benchmarks.wire_codecs``).
+(benchmarks/results/notebook.md; ``python -m benchmarks.wire_codecs``).
 Relies on ``protobuf`` and ``struct_codec``. ``decode_message`` raises ``DecodeError`` only.
 """
 
@@ -136,7 +136,7 @@ class MessageCodec(Generic[MessageT]):
         )
 
     def encode(self, message: MessageT) -> bytes:
-        """The bytes, fields in the order of their numbers, defaults left out."""
+        """Return the bytes, fields in the order of their numbers, defaults left out."""
         out: list[bytes] = []
         for (kind, heads, present, put), value in zip(self._plan, self._values(message), strict=False):
             if not value and (value is None or not present):
@@ -307,7 +307,7 @@ class MessageCodec(Generic[MessageT]):
 
 @cache
 def _heads_of(prefix: bytes) -> dict[int, bytes]:
-    """The tag with each short length or number behind it."""
+    """Return the tag with each short length or number behind it."""
     return {number: prefix + SMALL[number] for number in range(_SHORT_COUNT)}
 
 
@@ -347,23 +347,24 @@ def package_of(cls: type[msgspec.Struct]) -> str:
 
 @cache
 def package_at(path: str) -> str:
-    """The package of a method, such as `/package.Service/Method`: the one whose message a noun is there."""
+    """Return the package of a method, such as `/package.Service/Method`: the one whose message a noun is there."""
     return path[1:].partition("/")[0].rpartition(".")[0]
 
 
 @cache
 def codec_of(cls: type[MessageT], package: str = "", *, as_values: bool = False) -> MessageCodec[MessageT]:
-    """The codec of a class, made at its first use. ``package`` counts for classes that are messages of several."""
+    """Return the codec of a class, made at its first use. ``package`` counts for classes that are messages of
+    several."""
     return MessageCodec(cls, package_of(cls) or package, as_values=as_values)
 
 
 def encode_message(message: msgspec.Struct, package: str = "") -> bytes:
-    """A message's bytes; of a noun as it is in ``package``. Raises UnicodeEncodeError for lone surrogates."""
+    """Return a message's bytes; of a noun as it is in ``package``. Raises UnicodeEncodeError for lone surrogates."""
     return codec_of(type(message), package).encode(message)
 
 
 def decode_message(data: bytes, cls: type[MessageT], package: str = "", *, as_values: bool = False) -> MessageT:
-    """A message from its bytes; JSON values of nouns as text or as values. Raises DecodeError."""
+    """Return a message from its bytes; JSON values of nouns as text or as values. Raises DecodeError."""
     budget.begin()
     try:
         codec: MessageCodec[MessageT] = codec_of(cls, package, as_values=as_values)

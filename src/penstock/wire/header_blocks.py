@@ -184,7 +184,7 @@ _SECRET: Final = frozenset({b"authorization"})
 
 
 def block_of(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """The bytes of a block. That of a tuple is remembered: for headers that are always the same."""
+    """Return the bytes of a block. That of a tuple is remembered: for headers that are always the same."""
     if isinstance(headers, tuple):
         return _kept_block_of(headers)
     return b"".join([_field(name, value) for name, value in headers])

@@ -443,7 +443,7 @@ class Http2:
         return stream
 
     def _begin(self, stream_id: int) -> Stream:
-        """A stream of ours."""
+        """Return a stream of ours."""
         if self.role is ConnectionSide.SERVER or stream_id != self._next_id:
             raise ProtocolError(_CLOSED)
         if not self.may_open_stream:
@@ -455,16 +455,16 @@ class Http2:
 
     @property
     def has_stream_ids(self) -> bool:
-        """Whether there are numbers left for new streams of ours."""
+        """Return whether there are numbers left for new streams of ours."""
         return self._next_id < f.LAST_STREAM_ID
 
     @property
     def may_open_stream(self) -> bool:
-        """Whether the peer takes one more stream at the same time."""
+        """Return whether the peer takes one more stream at the same time."""
         return len(self._streams) < self._max_peer_streams
 
     def next_stream_id(self) -> int:
-        """The number of the next stream of ours."""
+        """Return the number of the next stream of ours."""
         if not self.has_stream_ids:
             raise ProtocolError("no numbers are left for streams")
         return self._next_id

@@ -96,7 +96,7 @@ class BrokenConnection(ProtocolError):
 
 
 def frame(kind: int, flags: int, stream_id: int, body: bytes = b"") -> bytes:
-    """The bytes of a frame."""
+    """Return the bytes of a frame."""
     return HEAD.pack(len(body) << 8 | kind, flags, stream_id) + body
 
 

@@ -493,8 +493,8 @@ class Branch(Answer, frozen=True):
 
 class RunTree(Answer, frozen=True):
     """A run of code and its branches, or an instance of a definition and the instances that it called. `view` is what
-    its body showed last, `waits_for` what it waits for, in words. What is open is so as its executor last wrote it
-    down: when it parked the run, and with heartbeats.
+    its body showed last, `views` what it showed by key, `waits_for` what it waits for, in words. What is open is so
+    as its executor last wrote it down: when it parked the run, and with heartbeats.
     """
 
     id: Annotated[str, Proto(1, TEXT, "penstock.v1")] = field(default_factory=str)

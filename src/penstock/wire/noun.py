@@ -48,7 +48,7 @@ class InstanceMethods(Answer, frozen=True):
 
     @property
     def ended(self: HasStatus) -> bool:
-        """Whether the instance is completed, failed or cancelled."""
+        """Return whether the instance is completed, failed or cancelled."""
         return self.status in TERMINAL_STATUSES
 
 

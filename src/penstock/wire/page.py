@@ -33,7 +33,7 @@ class Page(Answer, Generic[T], frozen=True):
     next: str | None = None
 
     def holding(self, items: list[U]) -> Page[U]:
-        """The same place of the list with ``items``, made of its own."""
+        """Return the same place of the list with ``items``, made of its own."""
         return Page(
             items=items,
             page=self.page,

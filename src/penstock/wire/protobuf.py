@@ -66,7 +66,7 @@ SMALL: Final = tuple(
 
 
 def write_varint(number: int) -> bytes:
-    """A number of 0 to 2**64 - 1."""
+    """Return a number of 0 to 2**64 - 1."""
     if number < SMALL_COUNT:
         return SMALL[number]
     low = number & 0x7F | (number & 0x3F80) << 1 | 0x8080  # 14 bits in two bytes that say that more follow
@@ -74,12 +74,12 @@ def write_varint(number: int) -> bytes:
 
 
 def write_tag(number: int, wire_type: int) -> bytes:
-    """The tag in front of a field."""
+    """Return the tag in front of a field."""
     return write_varint(number << 3 | wire_type)
 
 
 def read_varint(data: bytes, pos: int) -> tuple[int, int]:
-    """The number at ``pos`` (cut to 64 bits) and the position after it."""
+    """Return the number at ``pos`` (cut to 64 bits) and the position after it."""
     byte = data[pos]
     pos += 1
     if byte < 0x80:
@@ -97,7 +97,7 @@ def read_varint(data: bytes, pos: int) -> tuple[int, int]:
 
 
 def read_tag(data: bytes, pos: int) -> tuple[int, int]:
-    """The tag at ``pos`` and the position after it."""
+    """Return the tag at ``pos`` and the position after it."""
     tag, after = read_varint(data, pos)
     if tag > _TAG_MAX or after - pos > 5:
         raise DecodeError("a field's tag is too large")
@@ -105,7 +105,7 @@ def read_tag(data: bytes, pos: int) -> tuple[int, int]:
 
 
 def read_bytes(data: bytes, pos: int) -> tuple[bytes, int]:
-    """The bytes with a length in front at ``pos``, and the position after them."""
+    """Return the bytes with a length in front at ``pos``, and the position after them."""
     size = data[pos]
     pos += 1
     if size > 0x7F:

@@ -19,7 +19,7 @@ class Rate(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forb
 class QueuePolicy(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
     """What holds for the jobs of ``job_types``, all together and for those of each flow key. What is not given is not
     limited. ``paused``: nothing begins; put without it, it is as it was. Keys take turns, those of ``weights`` several
-    jobs at a time, unless ``fair`` is false. ``runs``: so many runs of workflows written as code may be open, from when
+    jobs at a time, unless ``fair`` is false. ``runs``: so many runs of durable workflows may be open, from when
     they first become active to their end."""
 
     job_types: list[str]
@@ -45,7 +45,7 @@ class QueueKey(Answer, frozen=True):
 class Queue(Answer, frozen=True):
     """A queue and its policy. Of one that was asked for by name also how it stands: ``running`` attempts, where their
     number is limited, ``waiting`` jobs to 100,000, for how many seconds the first in line waits, the flow keys with
-    most under way or first in line, and ``open_runs`` of workflows written as code, where their number is limited."""
+    most under way or first in line, and ``open_runs`` of durable workflows, where their number is limited."""
 
     name: str
     policy: QueuePolicy

@@ -32,12 +32,12 @@ class JobContext:
 
     @property
     def id(self) -> str:
-        """The job's id."""
+        """Return the job's id."""
         return self.job.id
 
     @property
     def instance_id(self) -> str:
-        """The id of the workflow instance."""
+        """Return the id of the workflow instance."""
         return self.job.instance_id
 
     @property
@@ -57,7 +57,7 @@ class JobContext:
 
     @property
     def step_id(self) -> str:
-        """The id of the step in its definition."""
+        """Return the id of the step in its definition."""
         return self.job.step_id
 
     @property
@@ -78,7 +78,7 @@ class JobContext:
 
     @property
     def retries_remaining(self) -> int:
-        """How many retries are left if this attempt fails."""
+        """Return how many retries are left if this attempt fails."""
         return self.job.retries_remaining
 
     @property
@@ -101,8 +101,8 @@ class JobContext:
     def completion(
         self, variables: Mapping[str, object] | None = None, *, schema: str = "penstock"
     ) -> tuple[bytes, tuple[str, int, str, str | None]]:
-        """The statement with which the handler's own transaction on Penstock's database completes the job, and its
-        parameters, as psycopg takes them: ``connection.execute(*job.completion({"paid": True}))``.
+        """Return the statement with which the handler's own transaction on Penstock's database completes the job, and
+        its parameters, as psycopg takes them: ``connection.execute(*job.completion({"paid": True}))``.
 
         As the last statement of the transaction: then what the transaction did and the end of the job come to be
         together, or neither. The handler returns nothing after it. ``schema``: that of Penstock's tables.
@@ -139,7 +139,7 @@ class JobContext:
         anyio.from_thread.run(report)
 
     def raise_if_stopped(self) -> None:
-        """For synchronous handlers, which can't be cancelled from outside: end here when the work is in vain.
+        """End a synchronous handler here if its work is in vain: it can't be cancelled from outside.
 
         Raises:
             Cancelled (the event loop's own): the job was lost or cancelled, its deadline passed, or the worker stops.
@@ -148,7 +148,7 @@ class JobContext:
 
 
 def current_job() -> JobContext | None:
-    """The job that the calling code runs for: in a handler, its tasks and its threads; None elsewhere."""
+    """Return the job that the calling code runs for: in a handler, its tasks and its threads; None elsewhere."""
     return _CURRENT.get()
 
 

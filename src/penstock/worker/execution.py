@@ -89,7 +89,7 @@ def _judge(held: LeasedJob, context: JobContext, error: BaseException) -> Failur
 
 
 def _failure(held: LeasedJob, context: JobContext, error: BaseException) -> Failure | Park | None:
-    """The report about an exception; None for what only followed from being told to stop."""
+    """Return the report about an exception; None for what only followed from being told to stop."""
     if held.scope.cancel_called:
         context.log.debug("the handler ended with an error after it was told to stop", exc_info=error)
         return None
@@ -122,7 +122,8 @@ def _failure(held: LeasedJob, context: JobContext, error: BaseException) -> Fail
 
 
 def _trace_of(error: BaseException) -> str | None:
-    """The end of its traceback. None where that can't be written: an error of the user's class may raise again."""
+    """Return the end of its traceback. None where that can't be written: an error of the user's class may raise
+    again."""
     try:
         text = traceback_text(error)
     except Exception:

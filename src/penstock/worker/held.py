@@ -79,7 +79,7 @@ class LeasedJob:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether its handler has not begun."""
+        """Return whether its handler has not begun."""
         return self.started_at is None
 
     def stop(self, reason: StopReason) -> None:

@@ -81,7 +81,7 @@ class AllowedPlace(NamedTuple):
         return cls(url.scheme, url.host, _port(url), url.path.rstrip("/"))
 
     def holds(self, url: httpx.URL) -> bool:
-        """Whether a URL is of this place. A path with ``..`` in any form is of none."""
+        """Return whether a URL is of this place. A path with ``..`` in any form is of none."""
         path = unquote(unquote(url.raw_path.split(b"?")[0].decode("ascii")))
         if (url.scheme, url.host, _port(url)) != self[:3] or ".." in re.split(r"[/\\]", path):
             return False
@@ -257,7 +257,8 @@ def read_request(variables: Mapping[str, Any], name: str, step_id: str) -> HttpR
 
 
 def _value(body: bytes, response: httpx.Response, url: httpx.URL) -> Any:
-    """The body: what its JSON means, else its text; None where there is none. Reads that of an error leniently."""
+    """Return the body: what its JSON means, else its text; None where there is none. Reads that of an error
+    leniently."""
     if not body:
         return None
     kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()

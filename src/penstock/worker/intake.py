@@ -38,12 +38,12 @@ class Subscription:
 
     @property
     def free_slots(self) -> int:
-        """How many more jobs the worker takes now; 0 while it drains."""
+        """Return how many more jobs the worker takes now; 0 while it drains."""
         return max(0, min(self._intake.free_slots, self._limit - self._active))
 
     @property
     def closed(self) -> bool:
-        """Whether no job is wanted any more."""
+        """Return whether no job is wanted any more."""
         return self._intake.draining
 
     async def wait_free_slots(self) -> int:
@@ -58,11 +58,11 @@ class Subscription:
             self._intake.accept(job, self)
 
     def acquire(self) -> None:
-        """A job of this subscription is worked on from now on."""
+        """Count a job of this subscription as worked on from now on."""
         self._active += 1
 
     def release(self) -> None:
-        """It is not any more."""
+        """Count it as not worked on any more."""
         self._active -= 1
 
 
@@ -89,7 +89,7 @@ class JobIntake:
 
     @property
     def free_slots(self) -> int:
-        """How many more jobs of any type the worker takes now."""
+        """Return how many more jobs of any type the worker takes now."""
         if self.draining or not self._is_open():
             return 0
         return self._concurrency - self.active
@@ -112,13 +112,13 @@ class JobIntake:
         self._calls.accept(job, subscription)
 
     def done(self, subscription: Subscription) -> None:
-        """A job that was accepted is not worked on any more."""
+        """Count a job that was accepted as not worked on any more."""
         self.active -= 1
         subscription.release()
         self.notify()
 
     def lost(self, ref: JobRef, reason: StopReason) -> None:
-        """The engine says that a job is not this worker's any more: its handler is cancelled. Unknown ones: nothing."""
+        """Cancel the handler of a job that is not this worker's any more. Ignore unknown jobs."""
         self._calls.lost(ref, reason)
 
     def renew(self) -> None:
@@ -128,11 +128,11 @@ class JobIntake:
     # -- the engine
 
     def set_reachable(self, reachable: bool) -> None:
-        """Whether the engine gives jobs now; for metrics."""
+        """Record whether the engine gives jobs now, for metrics."""
         self._calls.reachable(reachable)
 
     def refuse(self, error: ClientError) -> None:
-        """The engine gives this worker no jobs at all: it drains, and ``Worker.run`` raises the error."""
+        """Drain, because the engine gives this worker no jobs at all. ``Worker.run`` raises the error."""
         self.refusal = error
         self.drain()
 
@@ -140,7 +140,7 @@ class JobIntake:
 
     @property
     def draining(self) -> bool:
-        """Whether the worker takes on no more jobs."""
+        """Return whether the worker takes on no more jobs."""
         return self._draining.is_set()
 
     async def wait_draining(self) -> None:

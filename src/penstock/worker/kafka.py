@@ -117,7 +117,7 @@ class KafkaWork(EngineReports, PullTransport):
         return lambda identity: cls(engine, brokers, identity, token=token, ssl_context=ssl_context, options=options)
 
     async def __aenter__(self) -> KafkaWork:
-        """The worker enters it before ``run`` and leaves it after the last report."""
+        """Return the worker enters it before ``run`` and leaves it after the last report."""
         return self
 
     async def __aexit__(
@@ -156,7 +156,7 @@ class KafkaWork(EngineReports, PullTransport):
                     await self._thread.call(self._stop)
 
     async def _is_refused(self, intake: JobIntake) -> bool:
-        """Whether the engine takes no reports of this worker: it would do its jobs for nothing."""
+        """Return whether the engine takes no reports of this worker: it would do its jobs for nothing."""
         try:
             await self.extend([])
         except (Unauthenticated, Forbidden) as error:

@@ -34,7 +34,8 @@ class Dispatch(NamedTuple):
 
 
 def dispatch_of(job_type: str, value: bytes | None, headers: Sequence[tuple[str, bytes | None]]) -> Dispatch:
-    """The job in a record of a job type's topic. Headers may have no value: whoever may write to it may send these.
+    """Return the job in a record of a job type's topic. Headers may have no value: whoever may write to it may send
+    these.
 
     Raises:
         Poison: a header is missing or another than expected, the value can't be decoded or is of another version.

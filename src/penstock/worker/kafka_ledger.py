@@ -169,7 +169,7 @@ class Ledger:
     # -- partitions go
 
     def has_out(self, partitions: Collection[int]) -> bool:
-        """Whether a job of these partitions is out."""
+        """Return whether a job of these partitions is out."""
         return any(entry.is_out for entry in self._of(partitions))
 
     def drop_waiting(self, partitions: Collection[int]) -> None:

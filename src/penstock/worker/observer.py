@@ -7,10 +7,10 @@ class WorkerObserver:
     """Does nothing; override what is of interest."""
 
     def on_handler_started(self, job_type: str) -> None:
-        """A handler begins; ``on_handler_ended`` follows in any case."""
+        """Observe that a handler begins; ``on_handler_ended`` follows in any case."""
 
     def on_handler_ended(self, job_type: str, end: str, seconds: float) -> None:
-        """A handler has ended after so many seconds, waiting for a slot not included.
+        """Observe that a handler has ended after so many seconds, waiting for a slot not included.
 
         ``end`` is ``completed``, ``failed``, ``to-retry`` (a failure that may be retried), ``parked``, or why it was
         stopped: ``lease-lost``, ``cancelled``, ``deadline``, ``stopping``.
@@ -20,4 +20,4 @@ class WorkerObserver:
         """The engine has answered a ``completion``, ``failure`` or ``park`` with an outcome, as in ``JobOutcome``."""
 
     def on_engine(self, reachable: bool) -> None:
-        """The engine stopped or began to give jobs to this worker."""
+        """Observe that the engine stopped or began to give jobs to this worker."""

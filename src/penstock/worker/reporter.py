@@ -62,7 +62,7 @@ class Reporter(Generic[ReportT]):
         self._pause_s = 0.0
 
     def __len__(self) -> int:
-        """How many reports are not settled yet."""
+        """Return how many reports are not settled yet."""
         return len(self._waiting) + self._in_flight
 
     def put_nowait(self, held: LeasedJob, report: ReportT) -> None:
@@ -117,7 +117,8 @@ class Reporter(Generic[ReportT]):
         return again
 
     def _refused(self, item: _Waiting[ReportT], error: ClientError) -> list[_Waiting[ReportT]]:
-        """A report that the engine refuses by itself: offered again a few times if the fault may be the engine's."""
+        """Return a report that the engine refuses by itself: offered again a few times if the fault may be the
+        engine's."""
         if isinstance(error, InternalError):
             item.internal_errors += 1
             if item.internal_errors < MAX_INTERNAL_ERRORS_PER_ITEM:

@@ -311,7 +311,7 @@ def _end_of(held: LeasedJob, report: Report | None) -> str:
 
 
 def _subscriptions_of(intake: JobIntake, handlers: Mapping[str, Handler], concurrency: int) -> list[Subscription]:
-    """One subscription for all types without a limit of their own, one for each with one.
+    """Return one subscription for all types without a limit of their own, one for each with one.
 
     A type with a limit is not asked for while it is full, and a parked poll can't be changed: so it has its own.
     """

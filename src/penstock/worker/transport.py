@@ -101,8 +101,8 @@ class WorkTransport(Protocol):
         ...
 
     def forget(self, job: JobRef) -> None:
-        """The worker has nothing more to report about a job: its result was settled, whatever the outcome, or it was
-        lost. Called once per job; not for those that are released. Doesn't wait."""
+        """Forget a job, about which the worker has nothing more to report: its result was settled, whatever the
+        outcome, or it was lost. Called once per job; not for those that are released. Doesn't wait."""
         ...
 
 
@@ -115,8 +115,9 @@ def outcome_of_each(jobs: Iterable[str], outcomes: Sequence[JobOutcome]) -> list
 
 
 def may_pass(error: ClientError, *, answered: bool) -> bool:
-    """Whether to ask again after an error. Outages pass; and so does a token that counts no longer, if one has counted
-    before: it is renewed, or whoever vouches for it comes back. A worker that never got in has a mistake to repair."""
+    """Return whether to ask again after an error. Outages pass; and so does a token that counts no longer, if one has
+    counted before: it is renewed, or whoever vouches for it comes back. A worker that never got in has a mistake to
+    repair."""
     return isinstance(error, Unavailable | InternalError) or (answered and isinstance(error, Unauthenticated))
 
 

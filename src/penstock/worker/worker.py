@@ -165,11 +165,11 @@ class Worker:
 
     @property
     def handlers(self) -> Mapping[str, Handler]:
-        """What is registered, by job type."""
+        """Return the registered handlers, by job type."""
         return dict(self._handlers)
 
     def statistics(self) -> Statistics:
-        """What was done since the worker was made, and what it holds now: a copy."""
+        """Return what was done since the worker was made, and what it has now: a copy."""
         if self._session is not None:
             self._session.refresh_statistics()
         return msgspec.structs.replace(self._statistics)
@@ -274,7 +274,7 @@ class Worker:
             raise RuntimeError("this worker has no handlers: register one with @worker.handler(job_type)")
 
     async def _open(self, stack: contextlib.AsyncExitStack) -> WorkTransport:
-        """The connection to the engine; closed with the stack if it is made here."""
+        """Return the connection to the engine; closed with the stack if it is made here."""
         engine = self._engine
         identity = WorkerIdentity(self.worker_id, self._settings.lease_s)
         if isinstance(engine, str):

@@ -94,5 +94,5 @@ def _environment() -> dict[str, str]:
 
 
 def log_tail(log: Path) -> str:
-    """The end of an engine's log."""
+    """Return the end of an engine's log."""
     return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_TAIL_LINES:])

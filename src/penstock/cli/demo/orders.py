@@ -20,7 +20,7 @@ FLAKY_PAYMENT_EVERY = 10
 
 
 def order_worker(url: str, done: Callable[[str], None]) -> Worker:
-    """A worker for all five steps; ``done(step id)`` is called when a handler has succeeded."""
+    """Return a worker for all five steps; ``done(step id)`` is called when a handler has succeeded."""
     worker = Worker(url, worker_id="demo-worker", concurrency=64)
 
     async def pretend_to_work() -> None:

@@ -89,7 +89,7 @@ def _work_directory() -> Generator[Path]:
 
 
 async def _until_interrupted(run: Callable[[], Awaitable[None]]) -> bool:
-    """Whether ``run`` came to its end; SIGINT or SIGTERM cancels it, so that all is stopped in order."""
+    """Return whether ``run`` came to its end; SIGINT or SIGTERM cancels it, so that all is stopped in order."""
     completed = False
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with trio.open_nursery() as nursery:

@@ -76,7 +76,7 @@ class DemoView:
 
 
 def history_table(instance: Instance, history: Sequence[StepExecution], titles: dict[str, str]) -> Table:
-    """One row per step execution, attempts of a job below each other."""
+    """Return one row per step execution, attempts of a job below each other."""
     title = escaped(f"History of instance {instance.id} (order {instance.business_key})")
     table = Table(title=title, title_justify="left")
     for name in ("step", "type", "status", "attempt", "worker"):

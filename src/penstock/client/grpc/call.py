@@ -19,7 +19,7 @@ _HEAD_BYTES = 5
 
 
 class Carrier(Protocol):
-    """The connection of a call (``connection.Connection``)."""
+    """The connection of a call (``connection.HttpConnection``)."""
 
     h2: Http2
 
@@ -95,7 +95,7 @@ class GrpcCall:
             raise error
 
     async def receive(self) -> bytes | None:
-        """The next message; None when the call has ended well.
+        """Return the next message; None when the call has ended well.
 
         Raises:
             ClientError: it has ended otherwise, or its connection has.

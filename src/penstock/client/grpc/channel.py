@@ -94,7 +94,7 @@ class Channel:
         timeout_s: float,
         metadata: Sequence[tuple[bytes, bytes]] = (),
     ) -> AnswerT:
-        """One request, one answer.
+        """Return one request, one answer.
 
         Cancel-safe: the engine is told to stop; the call may have taken effect.
 
@@ -217,7 +217,7 @@ def _decoded(path: str, body: bytes, answer_type: type[AnswerT]) -> AnswerT:
 
 
 def _timeout_text(timeout_s: float) -> bytes:
-    """The header's form: at most eight digits and a unit."""
+    """Return the header's form: at most eight digits and a unit."""
     milliseconds = max(1, math.ceil(timeout_s * 1000))
     if len(str(milliseconds)) <= _MAX_TIMEOUT_DIGITS:
         return b"%dm" % milliseconds

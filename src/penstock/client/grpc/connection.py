@@ -83,12 +83,12 @@ class Connection:
 
     @property
     def usable(self) -> bool:
-        """Whether a new call may be opened."""
+        """Return whether a new call may be opened."""
         return self.dead is None and not self.leaving and self.h2.has_stream_ids
 
     @property
     def is_busy(self) -> bool:
-        """Whether calls run on it."""
+        """Return whether calls run on it."""
         return self.dead is None and bool(self._calls)
 
     async def greet(self) -> None:
@@ -193,7 +193,7 @@ class Connection:
             self._reading = False
 
     async def _receive(self) -> bytes | None:
-        """The next bytes; None when there were none in time (a ping is due then) or the connection has died."""
+        """Return the next bytes; None when there were none in time (a ping is due then) or the connection has died."""
         now = anyio.current_time()
         if not self._pinged and self._look_at < now:  # nobody has read for a while: the time begins now
             self._look_at = now + self.limits.keepalive_idle_s

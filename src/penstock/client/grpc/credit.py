@@ -36,7 +36,7 @@ class CreditBook:
         self._asked_back: set[str] = set()
 
     def changes(self, subscriptions: Iterable[Wanting]) -> list[w.Credit]:
-        """The credit to grant (positive) or to take back (negative) now. Counts it as done."""
+        """Return the credit to grant (positive) or to take back (negative) now. Counts it as done."""
         found: list[w.Credit] = []
         for subscription in subscriptions:
             wanted = _share(min(subscription.free_slots, MAX_CREDIT_JOBS), len(subscription.job_types))
@@ -63,5 +63,5 @@ class CreditBook:
 
 
 def _share(free_slots: int, job_types: int) -> int:
-    """The part of one type, rounded up."""
+    """Return the part of one type, rounded up."""
     return -(-free_slots // job_types)

@@ -88,7 +88,7 @@ _WITHOUT_FIELD = {
 
 
 def message_of(document: bytes) -> m.WorkflowDefinition:
-    """The message of a document.
+    """Return the message of a document.
 
     Raises:
         BadRequest: it does not have the form of a definition.
@@ -169,7 +169,7 @@ def _number(kind: type[m.StepType] | type[m.BoundaryEventType], name: str | None
 
 
 def document_of(message: m.WorkflowDefinition) -> dict[str, Any]:
-    """A message as the JSON that REST shows, without the fields that the message lacks."""
+    """Return a message as the JSON that REST shows, without the fields that the message lacks."""
     document = _given(
         id=message.id,
         version=message.version,

@@ -75,7 +75,7 @@ T = TypeVar("T")
 
 
 def exchange_for(operation: Operation[Any]) -> UnaryExchange:
-    """The gRPC exchange of an operation.
+    """Return the gRPC exchange of an operation.
 
     Raises:
         NotOverGrpc: it has none.

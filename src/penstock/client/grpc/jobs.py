@@ -44,13 +44,13 @@ def job_of(message: Job, worker_id: str) -> Job:
 
 
 def completion_message(item: Completion) -> Completion:
-    """A completion whose values fit the wire, with its variables as text."""
+    """Return a completion whose values fit the wire, with its variables as text."""
     int32(item.attempt, "attempt")
     return item if item.variables is None else msgspec.structs.replace(item, variables=json_text(item.variables))
 
 
 def failure_message(item: Failure) -> Failure:
-    """A failure whose values fit the wire."""
+    """Return a failure whose values fit the wire."""
     int32(item.attempt, "attempt")
     return item
 

@@ -50,7 +50,7 @@ _BY_STATUS: Mapping[int, type[ClientError]] = {
 
 
 def error_of(trailers: Mapping[bytes, bytes]) -> ClientError | None:
-    """The error that a call ended with; None when it ended well."""
+    """Return the error that a call ended with; None when it ended well."""
     try:
         status = int(trailers.get(b"grpc-status", b""))
     except ValueError:

@@ -57,7 +57,7 @@ class GrpcTransport:
         )
 
     async def call(self, operation: Operation[R], *, timeout_s: float) -> R:
-        """One exchange. See ``Transport.call``."""
+        """Make one exchange. See ``Transport.call``."""
         exchange = exchange_for(operation)
         if isinstance(operation, PollJobs):
             return cast(R, await self._poll(exchange, operation.hold_s, timeout_s))

@@ -21,7 +21,7 @@ EnumT = TypeVar("EnumT", bound=IntEnum)
 
 
 def int32(value: int | None, field: str) -> int:
-    """A number for a field of 32 bits; 0 is "not given"."""
+    """Return a number for a field of 32 bits; 0 is "not given"."""
     number = value or 0
     if not -MAX_INT32 <= number <= MAX_INT32:
         raise BadRequest(f"{field}: {number} does not fit 32 bits")
@@ -29,7 +29,7 @@ def int32(value: int | None, field: str) -> int:
 
 
 def status_number(status: str | None) -> int:
-    """An instance's status; 0 is "not given"."""
+    """Return an instance's status; 0 is "not given"."""
     try:
         return InstanceStatus[status] if status else 0
     except KeyError:
@@ -37,7 +37,7 @@ def status_number(status: str | None) -> int:
 
 
 def not_given(value: object) -> bool:
-    """Whether a JSON value of a message is none."""
+    """Return whether a JSON value of a message is none."""
     return value is None or (isinstance(value, msgspec.Raw) and not value)
 
 
@@ -47,7 +47,7 @@ def json_text(variables: Mapping[str, Any] | msgspec.Raw | None) -> bytes:
 
 
 def start_message(request: StartRequest) -> StartRequest:
-    """A start whose values fit the wire, with its variables as text."""
+    """Return a start whose values fit the wire, with its variables as text."""
     int32(request.definition_version, "definition_version")
     return msgspec.structs.replace(request, variables=json_text(request.variables))
 
@@ -76,7 +76,7 @@ def _check_exact(value: Any, path: str) -> None:
 
 
 def name_of(kind: type[EnumT], number: int) -> str:
-    """The name of an enum's number; a newer engine's is shown as its number."""
+    """Return the name of an enum's number; a newer engine's is shown as its number."""
     try:
         return kind(number).name
     except ValueError:
@@ -91,7 +91,7 @@ def there(message: Any) -> Any:
 
 
 def only(items: Sequence[Any]) -> Any:
-    """The one result of a call with one item."""
+    """Return the one result of a call with one item."""
     if len(items) != 1:
         raise InternalError(f"the answer has {len(items)} results for one item")
     return items[0]

@@ -22,7 +22,7 @@ from penstock.core.rules.state import HistoryKind, Token, TokenState, Trigger, m
 
 
 def is_compensating(definition: Definition, tokens: Iterable[Token]) -> bool:
-    """Whether the instance of these tokens is being compensated, and then ends."""
+    """Return whether the instance of these tokens is being compensated, and then ends."""
     step = definition.undo_step
     return step is not None and any(t.step == step and t.state is TokenState.FORKED for t in tokens)
 

@@ -161,7 +161,7 @@ class Undoing(msgspec.Struct, frozen=True):
 
 
 class Effects(msgspec.Struct):
-    """Everything that one event changes in one instance.
+    """Everything that one event changes in one instance. Each field says how it is merged.
 
     ``inserted`` and ``updated`` hold whole tokens in their final state, ``deleted`` their ids. ``dequeued`` and
     ``disarmed`` name queue rows and timers of executions that were closed; ``queued`` holds jobs that now wait for a

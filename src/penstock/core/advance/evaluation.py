@@ -1,6 +1,6 @@
-"""The expressions of steps within one advance: conditions and assignments, and what they cost.
+"""The expressions of steps within one advance, on the instance's variables: conditions and assignments, what they cost.
 
-Pure; `advance.py` says when. What fails is told as `StepFailed`, with the step and the reason.
+Pure; `advance.py` says when. What fails is told as `EvaluationFailed`, with the step and the reason.
 """
 
 from __future__ import annotations
@@ -170,5 +170,5 @@ class Evaluator(Recorder):
 
 
 def shown(value: object) -> str:
-    """A value within a reason."""
+    """Return a value within a reason."""
     return msgspec.json.encode(value)[:100].decode(errors="replace")

@@ -198,7 +198,7 @@ class Items(Evaluator):
         """The tokens of its items."""
         return [token for token in self.tokens.values() if token.item is not None and token.parent_id == whole.id]
 
-    # -- one item
+# -- within
 
     def judge_item(self, token: Token, output: bytes | None) -> tuple[bytes | None, bool]:
         """Of an item that is done: what is kept of it, and whether the step is done with it. Raises StepFailed."""
@@ -280,7 +280,6 @@ class Items(Evaluator):
         except TooMuchWork as error:
             raise EvaluationFailed(f"step '{step.id}': {error}") from None
 
-    # -- within
 
     def _read_items(self, step: Step, each: ForEach) -> list[bytes]:
         try:
@@ -364,7 +363,7 @@ class Items(Evaluator):
 
 
 def _rows(each: ForEach, items: list[object]) -> list[bytes]:
-    """The variables of each item."""
+    """Return the variables of each item."""
     if each.index is None:
         return [msgspec.json.encode({each.name: item}) for item in items]
     return [msgspec.json.encode({each.name: item, each.index: index}) for index, item in enumerate(items)]

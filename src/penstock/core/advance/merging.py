@@ -1,7 +1,8 @@
 """Several outcomes of one instance, one after the other, as one: what is to be written of all of them together.
 
-Pure. Rows that come and go between the first and the last are not written at all. No outcome but the last one may end
-the instance or begin to undo it, and none but the first may reopen it.
+Pure. How a field is merged stands at the field (`effect.Merge`); one without a rule is a TypeError when this is
+imported. Rows that come and go between the first and the last are not written at all. No outcome but the last one may
+end the instance or begin to undo it, and none but the first may reopen it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ T = TypeVar("T")
 
 
 def merged(outcomes: Sequence[Effects]) -> Effects:
-    """One outcome with the instance as the last one left it."""
+    """Return one outcome with the instance as the last one left it."""
     if len(outcomes) == 1:
         return outcomes[0]
     last = outcomes[-1]

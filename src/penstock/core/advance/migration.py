@@ -77,7 +77,7 @@ Evaluate = Callable[[Expression], object]
 
 
 def needs_variables(new: Definition) -> bool:
-    """Whether `plan_migration` may have to evaluate something."""
+    """Return whether `plan_migration` may have to evaluate something."""
     return any(step.times_itself for step in new.steps)
 
 
@@ -95,8 +95,8 @@ def plan_migration(
 ) -> Migration:
     """``renamed``: ids of steps in ``old`` and what they are in ``new``, where that is another one. ``tokens``: of
     an open instance, or what a failure closed. ``armed``: their timers; ``signals``: for which steps some are kept.
-    ``completed``: those of `not_compensated_any_more` that it has completed. ``evaluate``: where `needs_variables` asks for
-    it. ``rule``: of boundary timers with another duration. Raises CantMigrate."""
+    ``completed``: those of `not_compensated_any_more` that it has completed. ``evaluate``: where `needs_variables` asks
+    for it. ``rule``: of boundary timers with another duration. Raises CantMigrate."""
     plan = _Plan(old, new, renamed, {token.id: token for token in tokens}, evaluate, rule)
     for index in completed:
         plan.reasons.append(f"step '{old.steps[index].id}' was completed, and the version can't undo it any more")
@@ -237,7 +237,8 @@ class _Plan:
                 yield Timer(fire_at, token.id, token.seq, index)
 
     def timeout_s(self, token: Token, after: Step) -> float | None:
-        """The time limit of its job. What was evaluated stays; also of an item, whose variables are not at hand."""
+        """Return the time limit of its job. What was evaluated stays; also of an item, whose variables are not at
+        hand."""
         limit, before = after.timeout_s, self._old.steps[token.step].timeout_s
         if not token.is_open or (isinstance(limit, Expression) and (limit == before or token.item is not None)):
             return token.timeout_s

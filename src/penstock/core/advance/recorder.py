@@ -1,7 +1,8 @@
 """The bookkeeping of one advance: the tokens it holds, and the rows that it writes about them.
 
 `advance.py` decides where tokens go; this keeps what follows from it (positions, history rows, queue, timers) in one
-`Effects`. Pure, like its only user.
+`Effects`. `AdvanceState` is the state of one advance: the functions here and in the modules that import this one change
+it, and nothing else is shared between them. Pure, like its only user.
 """
 
 from __future__ import annotations
@@ -215,7 +216,8 @@ class Recorder:
         )
 
     def is_map(self, token: Token) -> bool:
-        """Whether a forEach is under way on it. Its execution is open, though it is its items that people see."""
+        """Return whether a forEach is under way on it. Its execution is open, though it is its items that people
+        see."""
         return token.state is TokenState.FORKED and self.definition.steps[token.step].for_each is not None
 
     def record(

@@ -1,6 +1,7 @@
 """What people do to an instance that stands where it should not: take it up again, skip a step, move a token.
 
-A part of `advance`, its only user; `find_mover` says beforehand what may be moved where. Pure.
+A part of `advance`, its only user; `find_mover` says beforehand what may be moved where. Of a FAILED instance the
+tokens are those that its failure closed. Pure.
 """
 
 from __future__ import annotations

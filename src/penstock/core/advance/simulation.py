@@ -250,7 +250,7 @@ class Simulation:
         return sorted((token for token in self.tokens.values() if token.is_open), key=lambda token: token.seq)
 
     def is_map(self, token: Token) -> bool:
-        """Whether a forEach is under way on it."""
+        """Return whether a forEach is under way on it."""
         return token.state is TokenState.FORKED and self.definition.steps[token.step].for_each is not None
 
     @property

@@ -198,7 +198,7 @@ def element_at(index: Run, position: int) -> Advance:
 
 
 def without_range(walk: Run, places: frozenset[int]) -> Run:
-    """A path before `??`: nil where the index at one of these places is out of range."""
+    """Return a path before `??`: nil where the index at one of these places is out of range."""
 
     def walk_within(frame: Frame) -> object:
         try:

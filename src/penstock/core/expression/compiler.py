@@ -83,7 +83,7 @@ class Compiler:
 
     @property
     def nodes(self) -> int:
-        """How many were compiled."""
+        """Return how many were compiled."""
         return self._nodes
 
     @property

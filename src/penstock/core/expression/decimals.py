@@ -55,7 +55,7 @@ TO_WHOLE: Final = {"ceil": ROUND_CEILING, "floor": ROUND_FLOOR, "round": ROUND_H
 
 
 def is_decimal(value: object) -> bool:
-    """Whether it is exact."""
+    """Return whether it is exact."""
     return value.__class__ is Decimal
 
 
@@ -101,7 +101,7 @@ def _too_long() -> Fault:
 
 
 def decimal_text(value: Decimal) -> str:
-    """All of its digits, without an exponent."""
+    """Return all of its digits, without an exponent."""
     return format(value, "f")
 
 

@@ -55,7 +55,7 @@ class Expression:
     def evaluate(
         self, variables: Mapping[str, object], now: datetime, limits: ExpressionLimits | None = None
     ) -> object:
-        """The result as a JSON value that shares nothing with ``variables``.
+        """Return the result as a JSON value that shares nothing with ``variables``.
 
         ``variables`` are JSON values; ``now`` has an offset. ``limits`` are those of `parse` when not given.
         Raises `ExpressionError`. Runs to the end without suspending, within milliseconds.
@@ -69,7 +69,7 @@ class Expression:
         limits: ExpressionLimits | None = None,
         steps_max: int | None = None,
     ) -> tuple[object, int]:
-        """The result, and the steps it took: everything counts, also the walk through the nodes.
+        """Return the result, and the steps it took: everything counts, also the walk through the nodes.
 
         Raises `ExpressionError` as `evaluate`, and `OutOfSteps` where more than ``steps_max`` would be needed.
         """

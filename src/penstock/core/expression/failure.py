@@ -57,7 +57,7 @@ class ExpressionError(Exception):
 
 
 def _excerpt(source: str, position: int) -> str:
-    """The source on one line; of a long one, the part around the position."""
+    """Return the source on one line; of a long one, the part around the position."""
     if len(source) <= SHOWN_SOURCE_CHARS:
         shown = source
     else:

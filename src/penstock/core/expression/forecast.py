@@ -113,7 +113,7 @@ class Forecast:
         return bool(self.kinds & BOOL)
 
     def is_always(self, value: bool) -> bool:
-        """Whether it is this value unless it fails."""
+        """Return whether it is this value unless it fails."""
         return self.known is not None and self.known[0] is value
 
 
@@ -374,7 +374,7 @@ def _parts(node: object) -> list[Node]:
 
 
 def _form(node: object) -> object:
-    """The node without its places."""
+    """Return the node without its places."""
     if isinstance(node, tuple):
         return tuple(_form(part) for part in cast("tuple[object, ...]", node) if type(part) is not int)
     if isinstance(node, Literal):
@@ -416,7 +416,7 @@ def _needing(operator: str, kinds: Kinds, left: Forecast, right: Forecast) -> Fo
 
 
 def any_of(kinds: Kinds) -> str:
-    """The types for a person."""
+    """Return the types for a person."""
     return " or ".join(sorted(kinds)) if len(kinds) <= 3 else "another value"
 
 

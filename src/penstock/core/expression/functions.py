@@ -106,7 +106,7 @@ def _decimal(frame: Frame, value: object, places: object = None) -> object:
 
 
 def _rounded(frame: Frame, value: object, name: str, rounding: Callable[[float], int]) -> object:
-    """A decimal stays one, as in expr: `type(ceil(1.5))` is float. A whole number is kept, whatever its size."""
+    """Return a decimal stays one, as in expr: `type(ceil(1.5))` is float. A whole number is kept, whatever its size."""
     if isinstance(value, Decimal):
         return decimals.rounded_to(frame, value, 0, decimals.TO_WHOLE[name])
     given = number(value, f"the argument of {name}")

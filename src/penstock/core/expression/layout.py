@@ -145,7 +145,7 @@ def read(text: str, layout: str, zone: ZoneInfo | None = None) -> datetime | Non
 
 
 def _scan(text: str, layout: str) -> dict[str, str] | None:
-    """The parts of ``text`` by name. From left to right without going back, as Go does."""
+    """Return the parts of ``text`` by name. From left to right without going back, as Go does."""
     found: dict[str, str] = {}
     at = 0
     done = 0

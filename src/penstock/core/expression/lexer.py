@@ -74,8 +74,8 @@ _OPENING = frozenset({"{", "${"})
 
 
 def tokenize(source: str, limits: ExpressionLimits, start: int | None = None) -> list[LexerToken]:
-    """The tokens of ``source``, the last of kind ``END``. With ``start``, those from there to the `}` that closes what
-    was opened before it. Raises `Fault` with the position of what is wrong."""
+    """Return the tokens of ``source``, the last of kind ``END``. With ``start``, those from there to the `}` that
+    closes what was opened before it. Raises `Fault` with the position of what is wrong."""
     if len(source) > limits.source_chars:
         raise Fault(f"the expression has {len(source)} characters, more than {limits.source_chars}", 0)
     tokens: list[LexerToken] = []
@@ -175,7 +175,7 @@ def _unescape(body: str, position: int) -> str:
 
 
 def _unescape_bytes(body: str, position: int) -> list[object]:
-    """The numbers of the bytes: of a character those of its UTF-8; `\\xff` and `\\377` are bytes themselves."""
+    """Return the numbers of the bytes: of a character those of its UTF-8; `\xff` and `\377` are bytes themselves.s."""
     body = body.replace("\r\n", "\n").replace("\r", "\n")
     found: list[object] = []
     done = 0

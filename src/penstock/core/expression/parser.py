@@ -236,7 +236,7 @@ class Parser:
 
     @property
     def reads(self) -> list[Read]:
-        """The same, but every use: those that are written as a name, which `$env.name` and `#name` are not."""
+        """Return the same, but every use: those that are written as a name, which `$env.name` and `#name` are not."""
         source = self._source
         written = (
             (name, at)
@@ -284,7 +284,8 @@ class Parser:
         return Conditional(position, tuple(arms), condition)
 
     def _begins_condition(self) -> bool:
-        """Whether the `if` here is that of `if … { }`: a variable of this name has an operator or an end after it."""
+        """Return whether the `if` here is that of `if … { }`: a variable of this name has an operator or an end after
+        it."""
         following = self._tokens[min(self._at + 1, len(self._tokens) - 1)]
         if following.kind is OPERATOR:
             return following.text in _BEGIN_CONDITION or (following.text == "." and bool(self._predicates))
@@ -489,7 +490,8 @@ class Parser:
         return PredicateCall(token.position, token.text, collection, predicate, more)
 
     def _predicate(self, function: str) -> Node:
-        """An expression, or one in `{ }`: a map as the result of a predicate needs two pairs of braces, as in expr."""
+        """Return an expression, or one in `{ }`: a map as the result of a predicate needs two pairs of braces, as in
+        expr."""
         self._predicates.append(function)
         node = self._block() if self._is("{") else self._expression(0)
         self._predicates.pop()

@@ -69,7 +69,7 @@ _OPTIONS: Final = _options()
 
 
 def compile_pattern(pattern: str, limits: ExpressionLimits, charge: Callable[[int], None]) -> Pattern:
-    """The compiled ``pattern``; what it cost in steps is told to ``charge``. Raises `Fault`.
+    """Return the compiled ``pattern``; what it cost in steps is told to ``charge``. Raises `Fault`.
 
     The module's own cache of the last 128 patterns makes a repeated one cheap; it costs the same steps all the
     same, because what an expression may do must not depend on what others did before.
@@ -90,7 +90,7 @@ def compile_pattern(pattern: str, limits: ExpressionLimits, charge: Callable[[in
 
 
 def search(frame: Frame, pattern: Pattern, text: str) -> bool:
-    """Whether ``pattern`` is found anywhere in ``text``."""
+    """Return whether ``pattern`` is found anywhere in ``text``."""
     frame.charge(SEARCH_STEPS + len(text) * pattern.programsize // UNITS_PER_STEP)
     try:
         # Bytes, because for a str the wheel also works out the places of the match in characters.

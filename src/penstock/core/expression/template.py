@@ -42,13 +42,14 @@ def template_in(value: object) -> tuple[object] | None:
 
 
 def holds_expressions(text: str) -> bool:
-    """Whether `${ }` may be meant in it."""
+    """Return whether `${ }` may be meant in it."""
     at = text.find(_OPENING)
     return at >= 0 and "}" in text[at:]
 
 
 def is_joined(text: str, limits: ExpressionLimits = DEFAULT) -> bool:
-    """Whether a text from `${` to `}` has more than one `${ }` side by side: `${a}-${b}`, which is a subtraction."""
+    """Return whether a text from `${` to `}` has more than one `${ }` side by side: `${a}-${b}`, which is a
+    subtraction."""
     try:
         return tokenize(text, limits, len(_OPENING))[-1].position < len(text.rstrip()) - 1
     except Fault:

@@ -67,7 +67,7 @@ def is_map(value: object) -> TypeGuard[dict[str, object]]:
 
 
 def kind(value: object) -> str:
-    """The type of ``value`` for a person, with its article."""
+    """Return the type of ``value`` for a person, with its article."""
     return _KINDS.get(value.__class__, "no JSON value")
 
 
@@ -126,7 +126,7 @@ def mapping(value: object, what: str) -> dict[str, object]:
 
 
 def equal(frame: Frame, left: object, right: object, level: int = 0) -> bool:
-    """Whether two values are the same JSON value. Values of different types are unequal, never an error."""
+    """Return whether two values are the same JSON value. Values of different types are unequal, never an error."""
     if left.__class__ is not right.__class__:
         if left is None or right is None:
             return False

@@ -63,7 +63,7 @@ class Work:
 
     @property
     def may_go_on(self) -> bool:
-        """Whether something may follow that could be left for an advance of its own."""
+        """Return whether something may follow that could be left for an advance of its own."""
         return self.spent <= self.limit // 2
 
     def begin_anew(self) -> None:
@@ -77,7 +77,7 @@ class Work:
         now: datetime,
         limits: ExpressionLimits | None = None,
     ) -> object:
-        """The expression's result. Raises ExpressionError, TooMuchWork or LongWork."""
+        """Return the expression's result. Raises ExpressionError, TooMuchWork or LongWork."""
         if self._replay or self._replay_only:
             result, error, steps = self._recall()
         else:
@@ -102,7 +102,7 @@ class Work:
         return cast(T, made[0])
 
     def mark(self) -> tuple[int, int, int]:
-        """A place to `rewind` to."""
+        """Return a place to `rewind` to."""
         return len(self.record), self.spent, self._bound
 
     def rewind(self, mark: tuple[int, int, int]) -> None:

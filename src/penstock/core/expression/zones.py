@@ -62,7 +62,7 @@ def timezone(frame: Frame, name: object) -> object:
 
 
 def zone_of(frame: Frame, value: object, what: str) -> ZoneInfo:
-    """A zone, or the one with this name."""
+    """Return a zone, or the one with this name."""
     zone = timezone(frame, value) if type(value) is str else value
     if isinstance(zone, ZoneInfo):
         return zone
@@ -70,7 +70,7 @@ def zone_of(frame: Frame, value: object, what: str) -> ZoneInfo:
 
 
 def in_zone(moment: datetime, zone: ZoneInfo) -> datetime:
-    """The same moment, by the clocks of ``zone``. May raise `OverflowError`."""
+    """Return the same moment, by the clocks of ``zone``. May raise `OverflowError`."""
     if zone.key == "UTC":
         return moment.astimezone(UTC)
     local = moment.astimezone(zone)
@@ -104,6 +104,6 @@ def zone_at(moment: datetime) -> ZoneInfo | None:
 
 
 def is_summer(moment: datetime) -> bool:
-    """Whether the clocks of its zone are put forward then."""
+    """Return whether the clocks of its zone are put forward then."""
     zone = zone_at(moment)
     return zone is not None and bool(moment.astimezone(zone).dst())

@@ -136,7 +136,7 @@ class Turn(msgspec.Struct, frozen=True):
 
     @property
     def is_evaluated(self) -> bool:
-        """Whether variables are needed for it."""
+        """Return whether variables are needed for it."""
         return isinstance(self.key, Expression) or isinstance(self.priority, Expression)
 
 
@@ -199,12 +199,13 @@ class Step(msgspec.Struct, frozen=True):
 
     @property
     def times_itself(self) -> bool:
-        """Whether boundary timers, the time limit or the back-off of its job are evaluated when it is entered."""
+        """Return whether boundary timers, the time limit or the back-off of its job are evaluated when it is
+        entered."""
         timers = any(isinstance(timer.seconds, Expression) for _, timer in self.timers)
         return timers or isinstance(self.timeout_s, Expression) or isinstance(self.backoff, LateBackoff)
 
     def catch_named(self, code: str | None) -> Catch | None:
-        """The error boundary that names the code."""
+        """Return the error boundary that names the code."""
         return next((event for event in self.boundaries if isinstance(event, Catch) and code in event.codes), None)
 
     def catch(self, code: str) -> Catch | None:
@@ -216,7 +217,7 @@ class Step(msgspec.Struct, frozen=True):
         )
 
     def may_retry(self, code: str | None) -> bool:
-        """Whether a failure with this code is one that is tried again while retries are left."""
+        """Return whether a failure with this code is one that is tried again while retries are left."""
         return code not in self.no_retry_on and (not self.retry_on or code in self.retry_on)
 
 
@@ -253,17 +254,17 @@ class Definition(msgspec.Struct, frozen=True, dict=True):
     """What each of its starts asks for."""
 
     def step(self, step_id: str) -> Step | None:
-        """The step with this id, or None."""
+        """Return the step with this id, or None."""
         return self._steps_by_id.get(step_id)
 
     @cached_property
     def maps(self) -> bool:
-        """Whether a step has a forEach."""
+        """Return whether a step has a forEach."""
         return any(step.for_each is not None for step in self.steps)
 
     @cached_property
     def has_templates(self) -> bool:
-        """Whether a value of it is a template."""
+        """Return whether a value of it is a template."""
         values: list[object] = []
         for step in self.steps:
             values += [value for _, value in (*step.transformations, *(step.result or ()))]
@@ -275,13 +276,13 @@ class Definition(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def has_flow_keys(self) -> bool:
-        """Whether it gives its jobs flow keys."""
+        """Return whether it gives its jobs flow keys."""
         turns = [self.turn, *(step.turn for step in self.steps)]
         return any(turn is not None and turn.key is not None for turn in turns)
 
     def is_inside(self, gateway: int, step: int) -> bool:
-        """Whether the step is inside the block of the parallel gateway at this index (see `graph.Blocks`). A branch
-        token that enters a step which is neither that nor the join has left the block."""
+        """Return whether the step is inside the block of the parallel gateway at this index (see `graph.Blocks`). A
+        branch token that enters a step which is neither that nor the join has left the block."""
         return bool(self.blocks.insides[step] & self.blocks.bits[gateway])
 
     @cached_property
@@ -290,7 +291,7 @@ class Definition(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def blocks(self) -> graph.Blocks:
-        """The blocks of all gateways."""
+        """Return the blocks of all gateways."""
         gateways = {
             step.index: graph.Gateway(heads=step.branches, join=step.join)
             for step in self.steps

@@ -27,7 +27,7 @@ def fast_plans(definition: Definition) -> tuple[FastPlan | None, ...]:
 
 
 def fast_start(definition: Definition) -> bool:
-    """Whether the first step is a job that needs nothing but its token, and nothing else is written."""
+    """Return whether the first step is a job that needs nothing but its token, and nothing else is written."""
     first = definition.steps[0]
     writes_more = definition.search_attributes is not None or definition.turn is not None
     return not writes_more and first.type is StepType.SERVICE_TASK and _is_plain(first)
@@ -67,7 +67,7 @@ def _plan(definition: Definition, step: Step) -> FastPlan | None:
 
 
 def needs_variables(definition: Definition) -> bool:
-    """Whether any advance of the definition may have to read variables."""
+    """Return whether any advance of the definition may have to read variables."""
     of_start = definition.turn is not None and definition.turn.is_evaluated
     return (
         definition.auto_start_next

@@ -70,7 +70,7 @@ class Blocks(msgspec.Struct, frozen=True):
 
 
 def find_blocks(successors: Sequence[Sequence[int]], gateways: Mapping[int, Gateway]) -> Blocks:
-    """The blocks of all gateways. Raises TooEntangled when that would take more than FLOW_VISITS_MAX_COUNT."""
+    """Return the blocks of all gateways. Raises TooEntangled when that would take more than FLOW_VISITS_MAX_COUNT."""
     size = len(successors)
     bits = {gateway: 1 << number for number, gateway in enumerate(gateways)}
     if not gateways:
@@ -125,7 +125,7 @@ def _flow(successors: Sequence[Sequence[int]], order: Sequence[int], born: list[
 
 
 def _reverse_postorder(successors: Sequence[Sequence[int]]) -> list[int]:
-    """The steps in an order in which predecessors come before a step, except along loops."""
+    """Return the steps in an order in which predecessors come before a step, except along loops."""
     postorder: list[int] = []
     seen = [False] * len(successors)
     for root in range(len(successors)):

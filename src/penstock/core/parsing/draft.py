@@ -134,7 +134,7 @@ class StepReader:
         self._for_each = ForEachReader(limits, problems, self.compiler)
 
     def read(self, value: object, index: int) -> StepDraft:
-        """The draft of ``steps[index]``."""
+        """Return the draft of ``steps[index]``."""
         path = f"steps[{index}]"
         if not isinstance(value, dict):
             self._problems.add(path, f"must be an object, not {kind_of(value)}")
@@ -437,7 +437,7 @@ class StepReader:
 def read_definition_id(
     reader: FieldReader, name: str, limits: DefinitionLimits, *, required: bool, checked: bool
 ) -> str | None:
-    """The id of a definition; ``checked``: it must look like one."""
+    """Return the id of a definition; ``checked``: it must look like one."""
     value = reader.text(name, required=required, max_chars=limits.id_max_chars)
     if checked and value is not None and _ID.fullmatch(value) is None:
         reader.refuse(name, "may hold only letters, digits, '_', ':' and '-'")

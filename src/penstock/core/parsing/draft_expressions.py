@@ -25,7 +25,7 @@ class DraftCompiler:
         self.pattern_steps = 0
 
     def compile(self, source: str, path: str) -> Expression | None:
-        """The expression, None with a problem at ``path``."""
+        """Return the expression, None with a problem at ``path``."""
         if len(source) > self._limits.expression_max_chars:
             self._problems.add(path, f"the expression is longer than {self._limits.expression_max_chars} characters")
             return None
@@ -79,7 +79,7 @@ class DraftCompiler:
         return compiled
 
     def _is_costly(self) -> bool:
-        """Whether the expressions cost too much together, which is a problem then."""
+        """Return whether the expressions cost too much together, which is a problem then."""
         limits = self._limits
         if self.nodes > limits.expression_nodes_max_count:
             limit = limits.expression_nodes_max_count
@@ -102,5 +102,5 @@ def _read(read: Callable[[], Expression]) -> Expression | ExpressionError:
 
 
 def is_expression(text: str) -> bool:
-    """Whether a text is to be evaluated: ``${…}``."""
+    """Return whether a text is to be evaluated: ``${…}``."""
     return text.startswith("${") and text.endswith("}")

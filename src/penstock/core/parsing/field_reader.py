@@ -43,7 +43,7 @@ class Problems:
 
     @property
     def are_expressions_read(self) -> bool:
-        """Whether none of them has a problem, nor may have one that was left out."""
+        """Return whether none of them has a problem, nor may have one that was left out."""
         return not self._left_out and all(at is None for at in self._found.values())
 
     def raise_if_any(self) -> None:
@@ -71,7 +71,7 @@ class FieldReader:
         self._problems.add(self.at(name), reason)
 
     def at(self, name: str) -> str:
-        """The path of the field."""
+        """Return the path of the field."""
         return join_path(self._path, name)
 
     def text(self, name: str, *, max_chars: int, required: bool = False) -> str | None:
@@ -100,7 +100,7 @@ class FieldReader:
         return value
 
     def number(self, name: str) -> int | float | None:
-        """An int or float, or None."""
+        """Return an int or float, or None."""
         value = self._take(name, required=False)
         if value is None:
             return None
@@ -134,7 +134,7 @@ class FieldReader:
         return value
 
     def fields(self, name: str, *, required: bool = False) -> dict[str, object] | None:
-        """An object, or None. ``given`` holds it as it is; the caller may put a normalized one there."""
+        """Return an object, or None. ``given`` holds it as it is; the caller may put a normalized one there."""
         value = self._take(name, required=required)
         if value is None:
             return None
@@ -145,7 +145,7 @@ class FieldReader:
         return cast("dict[str, object]", value)
 
     def items(self, name: str, *, required: bool = False) -> list[object] | None:
-        """An array, or None. ``given`` holds it as it is; the caller may put a normalized one there."""
+        """Return an array, or None. ``given`` holds it as it is; the caller may put a normalized one there."""
         value = self._take(name, required=required)
         if value is None:
             return None

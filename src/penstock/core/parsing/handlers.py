@@ -19,7 +19,7 @@ UNDO_STEP_ID = "/compensation"
 
 
 def handler_id(step_id: str) -> str:
-    """The id of the step that undoes a step."""
+    """Return the id of the step that undoes a step."""
     return f"{step_id}/compensation"
 
 
@@ -70,8 +70,8 @@ def _check_undoes(
 def with_handlers(
     steps: Sequence[Step], drafts: Sequence[StepDraft], indexes: Mapping[str, int]
 ) -> tuple[tuple[Step, ...], int | None]:
-    """All steps, the hidden ones last; and the index of the one that undoes an instance before its end, if any can
-    be. ``drafts``: of the steps, without problems."""
+    """Return all steps, the hidden ones last; and the index of the one that undoes an instance before its end, if any
+    can be. ``drafts``: of the steps, without problems."""
     handlers: list[Step] = []
     made = list(steps)
     for step, draft in zip(steps, drafts, strict=True):

@@ -45,7 +45,8 @@ _PATTERN_STEP_BYTES: Final = 4
 
 
 def parse_definition(body: bytes | object, *, limits: DefinitionLimits = DEFAULT_LIMITS) -> Definition:
-    """The definition in a JSON body: UTF-8 text as bytes, or a tree of dict, list, str, int, float, bool and None.
+    """Return the definition in a JSON body: UTF-8 text as bytes, or a tree of dict, list, str, int, float, bool and
+    None.
 
     `version` is ignored. Raises InvalidDefinition with every problem found, or PayloadTooLarge for bytes over
     ``limits.body_max_bytes``. Pure; 10,000 steps take about half a second.
@@ -200,7 +201,7 @@ def _read_search_attributes(
 
 
 def _write_content(header: _Header, limits: DefinitionLimits, problems: Problems) -> str:
-    """The canonical text. Its size is checked too, because numbers may be longer in it than they were sent."""
+    """Return the canonical text. Its size is checked too, because numbers may be longer in it than they were sent."""
     if header.metadata is not None:
         size = len(write_json(header.metadata).encode())
         if size > limits.metadata_max_bytes:
@@ -249,7 +250,7 @@ def _has_single_token(steps: Sequence[Step]) -> bool:
 
 
 def _build_step(draft: StepDraft, indexes: Mapping[str, int]) -> Step:
-    """The step of a draft without problems: every reference is known and every expression compiled."""
+    """Return the step of a draft without problems: every reference is known and every expression compiled."""
     assert draft.id is not None
     assert draft.name is not None
     assert draft.type is not None

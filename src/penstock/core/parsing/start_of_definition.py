@@ -34,7 +34,7 @@ _STAND_INS: Final = {"startAt": "2000-01-01T00:00:00Z", "delay": "PT1S"}
 def read_start(
     reader: FieldReader, compiler: DraftCompiler, problems: Problems, max_chars: int
 ) -> StartOfDefinition | None:
-    """The field, or None."""
+    """Return the field, or None."""
     given = reader.fields(FIELD)
     if not given:
         reader.given.pop(FIELD, None)

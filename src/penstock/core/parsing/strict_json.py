@@ -75,7 +75,7 @@ def _integer(text: str) -> object:
 
 
 def quote(text: str) -> str:
-    """The text as JSON shows it, cut to 80 characters, fit for any encoding and log."""
+    """Return the text as JSON shows it, cut to 80 characters, fit for any encoding and log."""
     if len(text) > _SHOWN_MAX_CHARS:
         text = text[:_SHOWN_MAX_CHARS] + "…"
     return json.dumps(text, ensure_ascii=False).encode("utf-8", "backslashreplace").decode("utf-8")
@@ -121,7 +121,7 @@ def _children(container: dict[str, object] | list[object]) -> Iterator[tuple[str
 
 
 def _path(keys: list[str | int]) -> str:
-    """The path along the keys; the first is the root's, which has none."""
+    """Return the path along the keys; the first is the root's, which has none."""
     path = ""
     for key in keys[1:]:
         path = join_path(path, key)

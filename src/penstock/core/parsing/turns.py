@@ -27,7 +27,7 @@ class TurnError(Exception):
 
 
 def read_turn(reader: FieldReader, limits: DefinitionLimits, compiler: DraftCompiler, *, used: bool) -> Turn | None:
-    """The fields `flowKey` and `priority`."""
+    """Return the fields `flowKey` and `priority`."""
     key = reader.text("flowKey", max_chars=limits.expression_max_chars)
     priority = reader.whole_number_or_text("priority", max_chars=limits.expression_max_chars)
     if not used or (key is None and priority is None):

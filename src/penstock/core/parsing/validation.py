@@ -55,7 +55,7 @@ def _references(draft: StepDraft) -> Iterator[tuple[tuple[str | int, ...], str]]
 
 
 def _resolve(draft: StepDraft, indexes: dict[str, int], problems: Problems) -> list[int]:
-    """The indexes of the steps that this one leads to, each once."""
+    """Return the indexes of the steps that this one leads to, each once."""
     targets: dict[int, None] = {}
     for keys, step_id in _references(draft):
         target = indexes.get(step_id)

@@ -70,7 +70,7 @@ _ELSEWHERE: Final = (HistoryKind.INTERRUPTED, HistoryKind.CAUGHT)
 
 
 def decide_fence(call: FenceRequest, execution: ExecutionState) -> FenceDecision:
-    """The first rule that fits decides."""
+    """Return the first rule that fits decides."""
     if execution.instance is None or (
         execution.closed is None and execution.state not in JOB_STATES and not _is_parked_job(execution)
     ):
@@ -112,7 +112,7 @@ def _decide_closed(call: FenceRequest, execution: ExecutionState) -> FenceDecisi
 
 
 def _is_repeated(call: FenceRequest, execution: ExecutionState) -> bool:
-    """Whether it is a `fail` that was applied."""
+    """Return whether it is a `fail` that was applied."""
     return (
         call.kind is CallKind.FAIL
         and execution.failed_attempt is not None
@@ -121,5 +121,5 @@ def _is_repeated(call: FenceRequest, execution: ExecutionState) -> bool:
 
 
 def _is_parked_job(execution: ExecutionState) -> bool:
-    """Whether it is a job whose worker waits; a user task or a wait never had an attempt."""
+    """Return whether it is a job whose worker waits; a user task or a wait never had an attempt."""
     return execution.state is TokenState.PARKED and execution.attempt > 0

@@ -53,7 +53,7 @@ class SearchAttributes(msgspec.Struct, frozen=True):
     types: Mapping[str, AttributeType]
 
     def may_be_in(self, variables: bytes) -> bool:
-        """Whether a JSON object may have one of them. True now and then for one that has none; cheap."""
+        """Return whether a JSON object may have one of them. True now and then for one that has none; cheap."""
         return b"\\" in variables or any(name.encode() in variables for name in self.types)
 
     def read(self, variables: bytes) -> dict[str, Indexed]:

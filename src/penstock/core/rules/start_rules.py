@@ -150,7 +150,7 @@ class StartRules(NamedTuple):
 
     @property
     def keyed(self) -> bool:
-        """Whether it may have to wait for another start's commit."""
+        """Return whether it may have to wait for another start's commit."""
         return self.window is not None
 
     @property
@@ -300,7 +300,7 @@ class StartOfDefinition(msgspec.Struct, frozen=True):
 
 
 def with_text(given: GivenStart, place: str, text: str) -> GivenStart:
-    """The same with a text at a place such as ``delay`` or ``dedupe.key``."""
+    """Return the same with a text at a place such as ``delay`` or ``dedupe.key``."""
     name, _, inner = place.partition(".")
     if inner:
         rule: Any = getattr(given, name)

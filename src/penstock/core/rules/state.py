@@ -24,7 +24,7 @@ class TokenState(enum.IntEnum):
 
     READY = 0  # a job that waits for a worker (also after a lease ended: then the last holder is kept)
     LOCKED = 1  # a job under the lease of one worker
-    PARKED = 2  # a user task, a wait, a job whose worker waits or that it completed itself, or a run of code that waits
+    PARKED = 2  # a user task, a wait, a job whose worker waits or that it completed itself, or a durable run that waits
     FORKED = 3  # of a gateway, a forEach or a COMPENSATE, waiting for its branches, its items or a handler
     BACKOFF = 4  # a failed job, until its retry timer fires
     DISPATCHED = 5  # a job handed to Kafka: no holder, a deadline
@@ -50,8 +50,8 @@ MESSAGE_TIMER = -8  # of a wait: there is a message for it (`core.rules.correlat
 RECORDED_TIMER = -9  # due at once: of a job that its worker's own transaction completed (SQL function `complete`)
 RUN_ENDED_TIMER = -12  # of an instance (its id, and 0): it has ended, and its schedule is to know
 OVERTAKEN_TIMER = -13  # likewise, of one that is open: its schedule starts another one in its place
-WAKE_TIMER = -16  # the time that a parked run of code waits for
-RUN_CHILD_TIMER = -17  # of a call of a run of code (its id, and the seq of the call): the instance has ended
+WAKE_TIMER = -16  # the time that a parked durable run waits for
+RUN_CHILD_TIMER = -17  # of a call of a durable run (its id, and the seq of the call): the instance has ended
 OWN_TIMERS = (
     RETRY_TIMER,
     WAIT_TIMER,
@@ -239,7 +239,7 @@ class Token(msgspec.Struct):
     priority: int = PRIORITY_DEFAULT
     flow_key: str | None = None  # while READY: it waits among those with keys ('': without one of its own)
     held: int | None = None  # slots that its attempt holds; see `schema.sql`
-    run_queue: int | None = None  # of a run of code: the queue that counts it as open
+    run_queue: int | None = None  # of a durable run: the queue that counts it as open
     queued: int | None = None  # the id of its row in the queue, when it came there again; see `place`
     waits_for: str | None = None  # of a parked job: the signal that wakes it
 
@@ -258,17 +258,17 @@ class Token(msgspec.Struct):
 
     @property
     def is_root(self) -> bool:
-        """Whether this is the token that is kept until the instance ends."""
+        """Return whether this is the token that is kept until the instance ends."""
         return self.id == self.instance_id
 
     @property
     def is_recorded(self) -> bool:
-        """Whether it is a job that its worker's own transaction completed, and that is still to be taken up."""
+        """Return whether it is a job that its worker's own transaction completed, and that is still to be taken up."""
         return self.state is TokenState.PARKED and self.claimed_by is not None
 
     @property
     def is_open(self) -> bool:
-        """Whether a step execution is open on it (what ``currentStepIds`` shows)."""
+        """Return whether a step execution is open on it (what ``currentStepIds`` shows)."""
         return self.state in OPEN_STATES
 
 

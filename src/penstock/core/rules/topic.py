@@ -10,7 +10,7 @@ _TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def topic_of(job_type: str) -> str:
-    """The topic of a job type; see `topic_problem` for whether there can be one."""
+    """Return the topic of a job type; see `topic_problem` for whether there can be one."""
     return TOPIC_PREFIX + job_type
 
 

@@ -72,7 +72,7 @@ def parse_duration(text: str) -> float:
 
 
 def parse_timestamp(text: str) -> dt.datetime:
-    """The point in time, in UTC, of RFC 3339 text such as ``2031-05-04T12:00:00Z``; finer than µs is cut off.
+    """Return the point in time, in UTC, of RFC 3339 text such as ``2031-05-04T12:00:00Z``; finer than µs is cut off.
 
     Raises TimestampError, also for text without an offset from UTC.
     """

@@ -148,7 +148,7 @@ class _ScheduleScan:
     # -- times that are due
 
     def _take_due(self) -> bool:
-        """Whether there may be more that is due."""
+        """Return whether there may be more that is due."""
         rules, now = self.rules, self.now
         due: list[datetime] = []
         for at in rules.times.between(self.done_until, now, LOOK_MAX):
@@ -227,7 +227,7 @@ class _ScheduleScan:
     # -- backfill
 
     def _take_backfill(self) -> bool:
-        """Whether there is more of it that could begin now."""
+        """Return whether there is more of it that could begin now."""
         asked = self.backfill
         if asked is None:
             return False

@@ -69,11 +69,11 @@ class Times(NamedTuple):
             yield at
 
     def next(self, time: datetime) -> datetime | None:
-        """The first one after ``time``."""
+        """Return the first one after ``time``."""
         return next(self.after(time), None)
 
     def between(self, after: datetime, until: datetime, most: int) -> list[datetime]:
-        """The first ``most`` after one time and not after the other."""
+        """Return the first ``most`` after one time and not after the other."""
         found: list[datetime] = []
         for at in self.after(after):
             if at > until or len(found) == most:
@@ -130,7 +130,7 @@ def read_times(
     end_at: str | None,
     jitter: str | None,
 ) -> Times:
-    """The times that these fields say. Raises ScheduleError with the field and the reason."""
+    """Return the times that these fields say. Raises ScheduleError with the field and the reason."""
     if bool(cron) == (every is not None):
         raise ScheduleError("cron", "one of cron and every has to be given, not both")
     if every is None and anchor is not None:

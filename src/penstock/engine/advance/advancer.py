@@ -73,7 +73,7 @@ class Case(NamedTuple):
     """Nothing that its transaction has decided of the instance is still to be written."""
 
     def same(self, other: Case) -> bool:
-        """Whether it would evaluate the same on the same. `now` is that of the first."""
+        """Return whether it would evaluate the same on the same. `now` is that of the first."""
         return (
             self.loaded.key == other.loaded.key
             and self.event == other.event
@@ -423,7 +423,7 @@ async def _find_next(
     loader: ContextLoader,
     call: Callable[..., Awaitable[Any]],
 ) -> tuple[LoadedDefinition | None, str | None]:
-    """The definition that follows, and why it does not take what this instance ends with."""
+    """Return the definition that follows, and why it does not take what this instance ends with."""
     following = await loader.find(id, 0)
     if following is None or following.code_type is None:
         return following, None

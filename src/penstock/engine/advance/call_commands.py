@@ -128,7 +128,7 @@ class ChildEndedCommand(_CallNotice):
 
 class CancelChildCommand(_CallNotice):
     """The call that waited for the instance was closed. What is undone when it fails is undone now, too. Raises IsCode
-    for a run of code."""
+    for a durable run."""
 
     __slots__ = ()
 

@@ -28,7 +28,7 @@ class WritesOnly(Exception):
 
 
 class IsCode(Conflict):
-    """The instance is a run of code: what was asked for is told to its journal instead."""
+    """The instance is a durable run: what was asked for is told to its journal instead."""
 
     def __init__(self) -> None:
         super().__init__("the instance is a run of a workflow written as code")
@@ -50,7 +50,7 @@ class Command(LongItem[Any]):
 
     @property
     def arms(self) -> bool:
-        """Whether its `statements` write timers that are due at once."""
+        """Return whether its `statements` write timers that are due at once."""
         return False
 
     def __init__(
@@ -86,7 +86,7 @@ class Command(LongItem[Any]):
     def event(
         self, locked: LockedInstance, loaded: LoadedDefinition, known: ExecutionInfo | None, armed: bool
     ) -> Event:
-        """The event to advance with. Raises Settled or a PenstockError when there is nothing to do."""
+        """Return the event to advance with. Raises Settled or a PenstockError when there is nothing to do."""
         raise WritesOnly
 
     def after(self, effects: Effects, loaded: LoadedDefinition) -> object:

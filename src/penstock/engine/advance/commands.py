@@ -85,7 +85,7 @@ class DeadLetterCommand(Command):
     ) -> Event:
         token = next((token for token in locked.tokens if token.id == self.key.token), None)
         if loaded.code or token is None or token.seq != self.key.seq or token.attempt != self.attempt:
-            raise AlreadyAnswered(None)  # a run of code never fails for its executors (`store.rows.journal.expire`)
+            raise AlreadyAnswered(None)  # a durable run never fails for its executors (`store.rows.journal.expire`)
         if token.state is not TokenState.LOCKED or token.lease_until is None or token.lease_until > locked.now:
             raise AlreadyAnswered(None)  # also when a late heartbeat extended the lease meanwhile
         return JobDeadLettered(token.id, self.expiries)
@@ -105,7 +105,7 @@ class DeadLetterCommand(Command):
 
 
 class CancelCommand(Command):
-    """Cancel an instance. Raises IsCode for a run of code that has begun and is not to be ended by ``force``.
+    """Cancel an instance. Raises IsCode for a durable run that has begun and is not to be ended by ``force``.
     ``compensate``: what it did is undone first. ``note`` is for the audit trail; else that has the reason."""
 
     __slots__ = ("actor", "compensate", "force", "note", "reason")
@@ -144,7 +144,7 @@ class CancelCommand(Command):
 
 
 def _has_begun(token: Token) -> bool:
-    """Whether an executor has ever had the run of code; before, there is nothing that it could clean up."""
+    """Return whether an executor has ever had the durable run; before, there is nothing that it could clean up."""
     return token.state is not TokenState.DELAYED and (token.state is not TokenState.READY or token.attempt > 0)
 
 
@@ -196,7 +196,7 @@ async def check_compensated(connection: TrioConnection, locked: LockedInstance, 
 
 class RetryCommand(Command):
     """Let a failed instance go on. ``failed_until``: only if it failed by then, so that nothing is retried twice.
-    ``again``: also where that does work again. Raises IsCode for a run of code."""
+    ``again``: also where that does work again. Raises IsCode for a durable run."""
 
     __slots__ = ("actor", "again", "failed_until", "note")
 

@@ -50,7 +50,8 @@ class ContextLoader:
         self.first = first
 
     async def find(self, id: str, version: int) -> LoadedDefinition | None:
-        """A version of a definition, 0 for the latest. None of one written as code, while older engines may live."""
+        """Return a version of a definition, 0 for the latest. None of one written as code, while older engines may
+        live."""
         async with self.connect() as connection:
             found = await self._definitions.find(connection, id, version, locks=self._locks)
             if found is not None and found.code and await needed_version(connection) < CODE_CALLS_VERSION:
@@ -59,7 +60,7 @@ class ContextLoader:
         return found
 
     async def find_wrong(self, loaded: LoadedDefinition, variables: bytes) -> str | None:
-        """Why a workflow written as code does not take these variables, as far as that is known. It names no value, as
+        """Why a durable workflow does not take these variables, as far as that is known. It names no value, as
         it is kept in clear."""
         if loaded.code_type is None:
             return None
@@ -78,7 +79,7 @@ class ContextLoader:
         return found
 
     async def may_keep_raw(self) -> bool:
-        """Whether a raw result may be kept: not while an engine lives that would forget it."""
+        """Return whether a raw result may be kept: not while an engine lives that would forget it."""
         async with self.connect() as connection:
             try:
                 await require_version(connection, RAW_RESULTS_VERSION)

@@ -49,7 +49,7 @@ PER_INSTANCE_MAX: Final = 100
 
 
 class FullPath(GroupCommitQueue[Command]):
-    """The lane of commands."""
+    """The group-commit queue of commands."""
 
     def __init__(
         self,
@@ -232,7 +232,7 @@ class FullPath(GroupCommitQueue[Command]):
         return change.effects
 
     async def _read(self, connection: TrioConnection, loaded: dict[int, LoadedDefinition]) -> dict[int, str]:
-        """The variables of the instances whose definitions need them."""
+        """Return the variables of the instances whose definitions need them."""
         needing = [instance for instance, definition in loaded.items() if definition.needs_variables]
         return await variable_store.read(connection, needing) if needing else {}
 

@@ -1,4 +1,5 @@
-"""Items whose advance takes long: evaluated in a thread before any lock is taken, then applied as in their own lane.
+"""Items whose advance takes long: evaluated in a thread before any lock is taken, then applied as in their own
+group-commit queue.
 
 One at a time, so that they hold up nobody but each other.
 """

@@ -1,10 +1,10 @@
 """Bad rows: what the database refuses of a background service's batch is halved down to the row, and that is set aside.
 
 Such services take rows by the batch. One row that can't be handled must end neither the process nor the work on all
-others. Who has the rows in hand gives them to `Quarantine.each`, which halves what is refused. Who has them chosen by the
-statement takes as many as its `Portion` says: half as many after each refusal, twice as many after each batch that was
-not refused. The row that is refused alone waits aside, longer each time. Rows aside are listed (`Quarantine.listing`, and as
-metrics) until one was handled after all, or is gone. Nothing here does I/O.
+others. Who has the rows in hand gives them to `Quarantine.each`, which halves what is refused. Who has them chosen by
+the statement takes as many as its `Portion` says: half as many after each refusal, twice as many after each batch that
+was not refused. The row that is refused alone waits aside, longer each time. Rows aside are listed
+(`Quarantine.listing`, and as metrics) until one was handled after all, or is gone. Nothing here does I/O.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Quarantine:
         return [key for (name, key), about in self._rows.items() if name == service and about.next_try_at > now]
 
     def listing(self) -> list[QuarantinedRow]:
-        """All of them."""
+        """Return all of them."""
         return list(self._rows.values())
 
     def _show(self) -> None:

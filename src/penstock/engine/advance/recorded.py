@@ -93,7 +93,7 @@ class Recorded:
         self, items: Sequence[Command], instances: dict[int, LockedInstance], code: Collection[int]
     ) -> list[Command]:
         """The items, and before those of an instance what is to be taken up there; without those that come behind more
-        than `BESIDE_MAX`: the next transaction has them. ``code``: runs of code, which complete nothing so."""
+        than `BESIDE_MAX`: the next transaction has them. ``code``: durable runs, which complete nothing so."""
         found = {
             (token.id, token.seq, RECORDED_TIMER): instance
             for instance, locked in instances.items()

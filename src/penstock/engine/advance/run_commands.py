@@ -1,4 +1,4 @@
-"""Commands about runs of code, for what is not said to their journals: a failed one is taken up again."""
+"""Commands about durable runs, for what is not said to their journals: a failed one is taken up again."""
 
 from __future__ import annotations
 
@@ -97,6 +97,6 @@ class RetryRunCommand(RetryCommand):
 
 
 def _completed(payload: str) -> bool:
-    """Whether the end of a child is that of one that did."""
+    """Return whether the end of a child is that of one that did."""
     end: dict[str, Any] = msgspec.json.decode(payload)
     return bool(end["status"] == InstanceStatus.COMPLETED.name)

@@ -30,7 +30,7 @@ class Together:
         self._closed: set[int] = set()
 
     def may_join(self, item: Command) -> bool:
-        """Whether the item is to be decided now. If not, no later one of its instance is."""
+        """Return whether the item is to be decided now. If not, no later one of its instance is."""
         instance = item.instance
         touched = self._touched.get(instance)
         if instance not in self._closed and (touched is None or (item.token is not None and item.token not in touched)):
@@ -39,7 +39,7 @@ class Together:
         return False
 
     def is_first(self, instance: int) -> bool:
-        """Whether nothing of the instance has been decided yet."""
+        """Return whether nothing of the instance has been decided yet."""
         return instance not in self._touched
 
     def put_off(self, item: Command) -> None:
@@ -65,7 +65,7 @@ class Together:
         touched.update(effects.deleted)
 
     def _write_over(self, instance: int, effects: Effects) -> bool:
-        """Whether the variables are now what they are after it."""
+        """Return whether the variables are now what they are after it."""
         text = self._variables.get(instance)
         outputs = [row.output for row in effects.history if row.output is not None]
         if text is None or not outputs:

@@ -79,7 +79,7 @@ def _key_of(change: Change) -> str | None:
 
 
 class Transaction:
-    """One transaction; used by one batch of a lane, and by the tries after it while it is in doubt."""
+    """One transaction; used by one batch of a group-commit queue, and by the tries after it while it is in doubt."""
 
     def __init__(self, parts: Transactions, now: datetime, xid: str, positions: deque[int]) -> None:
         self._parts = parts
@@ -128,7 +128,7 @@ class Transaction:
         self._armed.append(at)
 
     def _merge(self) -> list[Change]:
-        """One change per instance; jobs that somebody waits for are dispatched directly."""
+        """Return one change per instance; jobs that somebody waits for are dispatched directly."""
         by_instance: dict[int, list[tuple[Change, LoadedDefinition]]] = {}
         for change, loaded in self._changes:
             by_instance.setdefault(change.effects.instance.id, []).append((change, loaded))

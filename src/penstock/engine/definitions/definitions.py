@@ -72,7 +72,7 @@ class LoadedDefinition:
 
     @property
     def code_type(self) -> str | None:
-        """The job type of a workflow written as code; None of a graph."""
+        """Return the job type of a durable workflow; None of a graph."""
         return self.definition.steps[0].job_type if self.code else None
 
     def __init__(self, row: DefinitionRow, definition: Definition, job_type_ids: dict[str, int]) -> None:
@@ -101,7 +101,7 @@ class LoadedDefinition:
 
     @property
     def types_of_jobs(self) -> dict[str, int]:
-        """The ids of the types of jobs that its steps make, by name."""
+        """Return the ids of the types of jobs that its steps make, by name."""
         steps = self.definition.steps
         return {step.job_type or "": id for step in steps if (id := self.job_types[step.index]) is not None}
 
@@ -113,20 +113,21 @@ class LoadedDefinition:
         return self.plans[step]
 
     def job_type_of(self, step: int) -> int | None:
-        """The id of a step's job type; None for steps that make no job."""
+        """Return the id of a step's job type; None for steps that make no job."""
         return self.job_types[step]
 
     def step_id_of(self, step: int) -> str:
-        """The id of a step."""
+        """Return the id of a step."""
         return self.definition.steps[step].id
 
     def task_type_of(self, step: int) -> int:
-        """The id of a user task's job type: for whom it is."""
+        """Return the id of a user task's job type: for whom it is."""
         return self._task_types[step]
 
 
 def _secret_variables(metadata: object) -> frozenset[str]:
-    """The names in ``metadata.secretVariables``. Metadata may be anything: what is no list of texts names none."""
+    """Return the names in ``metadata.secretVariables``. Metadata may be anything: what is no list of texts names
+    none."""
     named = cast("dict[str, object]", metadata).get("secretVariables") if isinstance(metadata, dict) else None
     names = cast("list[object]", named) if isinstance(named, list) else []
     return frozenset(name for name in names if isinstance(name, str))
@@ -163,14 +164,14 @@ class Definitions:
         self.signatures = Signatures(database)
         """What those take that are written as code."""
         self.has_code = False
-        """Whether a workflow written as code was met."""
+        """Whether a durable workflow was met."""
         self._job_type_names: dict[int, str] = {}
 
     async def upload(self, definition: Definition, *, code: bool = False) -> DefinitionSummary:
         """Store a definition, and let new starts use it; the same content as that of an existing version gives that
         version again.
 
-        An outage of the database is waited out. ``code``: it was generated for a workflow written as code. Raises
+        An outage of the database is waited out. ``code``: it was generated for a durable workflow. Raises
         InvalidDefinition for what only such ones may have, and in Kafka mode for a job type that can't be a topic's
         name; Conflict for the id of a definition of the other kind, and for what an engine that lives does not know;
         and Unavailable.
@@ -233,7 +234,7 @@ class Definitions:
 
     async def activate(self, id: str, version: int) -> DefinitionSummary:
         """Let new starts use a version: those of schedules, calls and chains that name none, too. Idempotent. Raises
-        NotFound; Conflict for a workflow written as code, and while an engine lives that would not know."""
+        NotFound; Conflict for a durable workflow, and while an engine lives that would not know."""
         if not 0 < version < 1 << 31:
             raise self.unknown(id, version)
         async with self._database.connection() as connection:
@@ -248,7 +249,7 @@ class Definitions:
         return _summary(row, active=True)
 
     async def _calls_code(self, connection: TrioConnection, definition: Definition) -> bool:
-        """Whether it calls a workflow written as code that is there, or one follows it."""
+        """Return whether it calls a durable workflow that is there, or one follows it."""
         called = {step.callee.definition_id for step in definition.steps if step.callee is not None}
         if definition.auto_start_next and definition.next_workflow_id is not None:
             called.add(definition.next_workflow_id)
@@ -256,7 +257,7 @@ class Definitions:
         return any([(await self.by_key(connection, key)).code for key in keys.values()])
 
     async def _check_calls(self, connection: TrioConnection, definition: Definition) -> None:
-        """Raises InvalidDefinition for a call of a workflow written as code whose constants it does not take, or
+        """Raises InvalidDefinition for a call of a durable workflow whose constants it does not take, or
         whose names."""
         problems: list[Problem] = []
         for step in definition.steps:
@@ -276,7 +277,7 @@ class Definitions:
             raise InvalidDefinition(problems)
 
     async def let_call(self, id: str) -> None:
-        """Let definitions that were uploaded before call a workflow written as code, if there are any, and no older
+        """Let definitions that were uploaded before call a durable workflow, if there are any, and no older
         engine."""
         async with self._database.connection() as connection:
             if await store.is_mentioned(connection, id):
@@ -284,7 +285,7 @@ class Definitions:
                     await engine_store.require_version(connection, CODE_CALLS_VERSION)
 
     async def get(self, id: str, version: int = 0) -> LoadedDefinition:
-        """A version, 0 for the active one. Raises NotFound."""
+        """Return a version, 0 for the active one. Raises NotFound."""
         async with self._database.connection() as connection:
             loaded = await self.find(connection, id, version)
         if loaded is None:
@@ -292,7 +293,7 @@ class Definitions:
         return loaded
 
     async def versions_of(self, id: str) -> list[LoadedDefinition]:
-        """All versions of an id; none of one that is not there."""
+        """Return all versions of an id; none of one that is not there."""
         async with self._database.connection() as connection:
             return [await self.by_key(connection, key) for key in await store.keys_of(connection, id)]
 
@@ -336,7 +337,7 @@ class Definitions:
         return None if row is None else await self._load(connection, row)
 
     async def by_key(self, connection: TrioConnection, key: int) -> LoadedDefinition:
-        """The version that an instance refers to."""
+        """Return the version that an instance refers to."""
         if key in self._by_key:
             return self._touch(key)
         return await self._load(connection, await store.by_key(connection, key))
@@ -446,9 +447,9 @@ def job_path(step: Step) -> str:
 
 
 CODE_CALLS_VERSION: Final = 18
-"""The schema version whose engines tell the caller of a run of code that it has ended."""
+"""The schema version whose engines tell the caller of a durable run that it has ended."""
 CODE_PREFIX: Final = "code:"
-"""Of the job types of runs of code, which executors alone take."""
+"""Of the job types of durable runs, which executors alone take."""
 _EXECUTOR: Final = re.compile(r"e\d+\.[0-9a-f]{8}/")
 
 
@@ -472,7 +473,7 @@ def app_of(definition_id: str) -> str:
 
 
 def refuse_executors(worker: str, job_types: Sequence[str] = ()) -> None:
-    """Raises Forbidden for what executors of runs of code only may do, or be called."""
+    """Raises Forbidden for what executors of durable runs only may do, or be called."""
     if any(name.startswith(CODE_PREFIX) for name in job_types):
         raise Forbidden(f"job types that begin with '{CODE_PREFIX}' are for executors of workflows as code")
     if "/" in worker and _EXECUTOR.match(worker):

@@ -287,7 +287,7 @@ _Read = tuple[str, Expression, frozenset[str]]
 
 
 def _expressions(definition: Definition) -> Iterable[_Read]:
-    """Those that read variables of the instance; what a call gives back is of another one."""
+    """Return those that read variables of the instance; what a call gives back is of another one."""
     if definition.start is not None:
         yield from ((f"start.{place}", one, frozenset()) for place, one in definition.start.expressions)
     yield from _given("", _turn(definition.turn))

@@ -104,7 +104,7 @@ def find_constant_problem(
 
 
 def shown(value: object) -> str:
-    """A value in a message: its JSON, cut."""
+    """Return a value in a message: its JSON, cut."""
     text = msgspec.json.encode(value).decode()
     return text if len(text) <= SHOWN_MAX_CHARS else text[:SHOWN_MAX_CHARS] + " …"
 

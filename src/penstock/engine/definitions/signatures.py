@@ -1,4 +1,4 @@
-"""What workflows as code take, as their programs publish it: arguments are checked before a run begins.
+"""What durable workflows take, as their programs publish it: arguments are checked before a run begins.
 
 A workflow of which nothing is published is started as it is asked for, and its program says what is wrong. A program
 may be deployed at any moment, so what this engine remembers counts for `KNOWN_S`, and nothing is refused by it alone.

@@ -79,7 +79,7 @@ def _makers(steps: Sequence[Step]) -> Mapping[int, list[int]]:
 
 
 def _maker(first: Passage, makers: Mapping[int, list[int]], by_step: Mapping[int, list[Passage]]) -> int | None:
-    """The step that made a token: of those that can have, the one that was entered last before it."""
+    """Return the step that made a token: of those that can have, the one that was entered last before it."""
     found: Passage | None = None
     for step in makers.get(first.step, ()):
         entered = by_step.get(step, [])

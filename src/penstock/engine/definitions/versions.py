@@ -28,12 +28,12 @@ class Versions:
         self._known = known
 
     def step(self, index: int, position: int | None) -> Step:
-        """The step of a row at a position; None: of what is open."""
+        """Return the step of a row at a position; None: of what is open."""
         at = None if position is None else self._at(position)
         return (self.current if at is None else self._known[at].loaded).definition.steps[index]
 
     def became(self, index: int, position: int | None) -> int | None:
-        """The same step's number in the current version; None where that has none."""
+        """Return the same step's number in the current version; None where that has none."""
         at = None if position is None else self._at(position)
         steps = None if at is None else self._known[at].steps
         if steps is None:

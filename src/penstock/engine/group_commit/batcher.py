@@ -46,17 +46,16 @@ class BatcherStatistics(NamedTuple):
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to do and nothing being done."""
+        """Return whether there is nothing to do and nothing being done."""
         return self == (0, 0, None)
 
 
 class Batcher(Generic[I]):
     """A queue of items and the task that applies them.
 
-    ``apply(items)`` settles every item, sets it aside, gives it to another queue, or raises; what it raises ends the
-    process (all operating errors are answers). ``key`` gives what may occur only ``per_key`` times in a batch (the
-    token, the instance); a further one waits for the next batch, and stands aside when the first one does. ``gathers``:
-    see `GATHER_SHARE`.
+    Subclass it with what is done to a batch. ``per_key``: so many items of one `key` may be in a batch; a further one
+    waits for the next batch, and stands aside when the first one does. 0: as many as there are. ``gathers``: see
+    `GATHER_SHARE`.
     """
 
     def __init__(
@@ -126,12 +125,13 @@ class Batcher(Generic[I]):
         self._lock_waiting_lot.unpark()
 
     def statistics(self) -> BatcherStatistics:
-        """A snapshot. Cheap."""
+        """Return a snapshot. Cheap."""
         age_s = None if self._begun_at is None else trio.current_time() - self._begun_at
         return BatcherStatistics(len(self._queue), len(self._lock_waiting) + len(self._retrying), age_s)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Apply batches until cancelled. A batch that is being applied is finished first (its bound is `apply`'s)."""
+        """Apply batches until cancelled. A batch that is being applied is finished first (its bound is
+        that of `apply_batch`)."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._run_lock_waiting)
             task_status.started()
@@ -249,7 +249,7 @@ class Batcher(Generic[I]):
         return taken
 
     def _take_lock_waiting(self) -> list[I]:
-        """The oldest ones; of those with one key the first."""
+        """Return the oldest ones; of those with one key the first."""
         taken: dict[object, I] = {}
         for _ in range(len(self._lock_waiting)):
             item = self._lock_waiting.popleft()

@@ -1,4 +1,4 @@
-"""What waits in a lane: something to apply, and the place for its answer."""
+"""What waits in a group-commit queue: something to apply, and the place for its answer."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Item(Generic[R]):
             raise
 
     def wait_for_locks(self, *, in_doubt: bool) -> None:
-        """Another transaction holds its row. Called by `Batcher.quarantine_row`."""
+        """Another transaction holds its row. Called by `Batcher.let_wait_for_locks`."""
         self.lock_waiting = self.was_lock_waiting = True
         self.batch = None
         self.in_doubt |= in_doubt

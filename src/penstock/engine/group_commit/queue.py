@@ -1,17 +1,18 @@
-"""A lane: a queue of changes and what brings them into the database, together, each answered once.
+"""A group-commit queue: changes, and what brings them into the database together, each answered once.
 
-`Batcher` is the queue; `GroupCommitQueue` adds how its batches meet the database: outages waited out, deadlocks repeated, bad items
-found by halving, and doubt. Before a batch is tried again that may have been committed, the lane looks what became of
-it: of the transactions that it committed (`commit`) by their ids, of single statements by ``look``.
+`Batcher` is the queue; `GroupCommitQueue` adds how its batches meet the database: outages waited out, deadlocks
+repeated, bad items found by halving, and doubt. Before a batch is tried again that may have been committed, the
+group-commit queue looks what became of it: of the transactions that it committed (`commit`) by their ids, of single
+statements by `GroupCommitQueue.look`.
 
 No batch waits long for a row: a lock that is not had within `database.LOCK_WAIT_MS` refuses the statement. Then it is
-asked whose rows other transactions hold: those items stand aside (`Batcher.quarantine_row`), the others go on, and a second
-task tries those aside again and again. Where the answer names nobody the batch is halved. A table that is locked and
-that everybody needs is as good as away; while another one is (`GroupCommitQueue.locked`), a lane does without it what it can. A
-statement that hangs is given up by its connection (`TrioConnection.answer_within_s`): then it is in doubt; who has
-waited long enough behind it is refused before. Every item is settled, stands aside or is with another queue when a
-batch is done; `GroupCommitQueue` never raises an operating error. Must not know what the items are, nor SQL. Cancelling `submit`
-abandons the answer, not the item.
+asked whose rows other transactions hold: those items stand aside (`Batcher.let_wait_for_locks`), the others go on, and
+a second task tries those aside again and again. Where the answer names nobody the batch is halved. A table that is
+locked and that everybody needs is as good as away; while another one is (`GroupCommitQueue.locked`), a group-commit
+queue does without it what it can. A statement that hangs is given up by its connection
+(`TrioConnection.answer_within_s`): then it is in doubt; who has waited long enough behind it is refused before. Every
+item is settled, stands aside or is with another queue when a batch is done; `GroupCommitQueue` never raises an
+operating error. Must not know what the items are, nor SQL. Cancelling `submit` abandons the answer, not the item.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ _outages = RateLimitedLog(log, interval_seconds=5)
 
 
 class Committable(Protocol):
-    """A transaction that a lane commits, and what hangs on it."""
+    """A transaction that a group-commit queue commits, and what hangs on it."""
 
     @property
     def items(self) -> Sequence[Item[Any]]:
@@ -108,15 +109,8 @@ class Committable(Protocol):
 
 
 class GroupCommitQueue(Batcher[I]):
-    """A queue whose batches are applied in the database.
-
-    ``apply(connection, items, again)`` settles items; ``again`` tells that an earlier try may have been committed.
-    ``look(connection, items)`` is called before it then, and answers those of which it sees that they were applied;
-    what it sees is on the standby, too. ``undo(items)`` gives up what a try reserved that was surely rolled back.
-    ``find_held(connection, items)`` gives those whose rows other transactions hold now. ``divide`` makes several
-    batches of one; ``finish`` hears of each batch that is over, however it went. ``label`` is that of the metric of
-    batches, ``gathers`` is `Batcher`'s.
-    """
+    """A queue whose batches are applied in the database. Subclass it with how. ``label`` is that of the metric of
+    batches, the rest is `Batcher`'s."""
 
     def __init__(
         self,
@@ -190,7 +184,7 @@ class GroupCommitQueue(Batcher[I]):
                 self._abandon(items)
 
     async def apply_safely(self, items: Sequence[I]) -> None:
-        """Call ``apply`` until every item is settled, stands aside, or is with another queue.
+        """Call `apply` until every item is settled, stands aside, or is with another queue.
 
         An item whose ``deadline`` passes while the database is away, or while others hold its row, gets Unavailable.
         """

@@ -54,7 +54,7 @@ def audit_records(
     rows: Sequence[AuditEntry],
     started_by: str | None = None,
 ) -> list[AuditRecord]:
-    """All records, oldest first. A dispatch is recorded by the attempt it began."""
+    """Return all records, oldest first. A dispatch is recorded by the attempt it began."""
     kind = "STARTED" if view.parent_instance_id is None else "CHAINED"
     assert view.started_at is not None
     records = [AuditRecord(at=view.started_at, kind=kind, actor=view.parent_instance_id or started_by)]

@@ -69,7 +69,7 @@ _AWAY: Final = (Unavailable, TooManyRequests)
 
 
 class BatchStart(NamedTuple):
-    """What is asked for. Variables of items are checked."""
+    """What is asked for."""
 
     items: Sequence[StartRequest]
     on_complete: str | None = None
@@ -346,7 +346,8 @@ class Batches:
             await store.record_cancelled(connection, work.id, min(since + CANCELS_AT_ONCE, work.total))
 
     async def _settle(self, work: BatchWork, *, read_pool: bool = False) -> int | None:
-        """End a batch of which all have ended; else an instance that is open. With ``read_pool`` the next look is set."""
+        """End a batch of which all have ended; else an instance that is open. With ``read_pool`` the next look is
+        set."""
         within = (LOOK_MIN_S, self._settings.start_batch_look_max_seconds) if read_pool else None
         async with self._database.connection() as connection:
             since = work.ended

@@ -119,7 +119,8 @@ class Inbox:
             return Page(items=await self._shown(connection, keys), next=str(last) if more else None)
 
     async def list_of_instance(self, instance_id: str, cursor: str | None, limit: int) -> Page[UserTask]:
-        """The open user tasks of an instance, oldest first. Raises as `list_open`, and NotFound for what is no id."""
+        """Return the open user tasks of an instance, oldest first. Raises as `list_open`, and NotFound for what is no
+        id."""
         instance = ids.read_instance(instance_id)
         after = read_numbers(cursor, digits=18)[0] if cursor else 0
         limit = slice_limit(limit)
@@ -390,7 +391,7 @@ class Inbox:
 
 
 def summary_of(metadata: object, step_id: str) -> str | None:
-    """The expression in ``metadata.forms[step].summary``. Metadata may be anything."""
+    """Return the expression in ``metadata.forms[step].summary``. Metadata may be anything."""
     for name in ("forms", step_id, "summary"):
         metadata = cast("dict[str, object]", metadata).get(name) if isinstance(metadata, dict) else None
     return metadata if isinstance(metadata, str) and len(metadata) <= SUMMARY_MAX_CHARS else None

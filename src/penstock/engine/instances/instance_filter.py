@@ -37,10 +37,10 @@ class InstanceFilter(msgspec.Struct, frozen=True, kw_only=True):
     what they are below.
     ``cause`` (the text of a failure; its ids and numbers may differ), ``step_id`` and ``error_contains`` (a part of the
     error code or the reason) need the status FAILED, ``step_id`` a ``definition_id`` as well. ``delayed``: those that
-    have not begun; they are ACTIVE. ``blocked``: runs of code that no code could go on with so far; they are WAITING.
+    have not begun; they are ACTIVE. ``blocked``: durable runs that no code could go on with so far; they are WAITING.
     ``open``: those of a bulk operation (``bulk_id``) that have not ended. ``current_step_id``: open ones that stand on
-    this step; it needs a ``definition_id``. ``code``: runs of workflows written as code. ``order``: one of `ORDERS`,
-    newest first without."""
+    this step; it needs a ``definition_id``. ``code``: runs of durable workflows. ``order``: one of `ORDERS`,
+    newest first without; ``ended`` and ``changed`` have the latest first."""
 
     definition_id: str | None = None
     status: str | None = None
@@ -66,7 +66,7 @@ class InstanceFilter(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def by_key(self) -> bool:
-        """Whether it is listed by business key: only those that have one."""
+        """Return whether it is listed by business key: only those that have one."""
         return self.order == BY_KEY
 
 

@@ -127,7 +127,7 @@ class Instances:
         return started
 
     async def start_called(self, request: StartRequest, call: CodeCall) -> tuple[Instance, bool]:
-        """Start an instance that a run of code waits for, under the lease of that; the one with its instance key, whose
+        """Start an instance that a durable run waits for, under the lease of that; the one with its instance key, whose
         caller may be another one, where that is there. And whether it was there. Raises LeaseLost, too."""
         item = self._submit(request, call)
         return await item.wait_answer(), item.found
@@ -248,7 +248,7 @@ class Instances:
     async def audit(
         self, id: str, limit: int = AUDIT_PAGE_MAX, after: int = 0, cursor: str | None = None
     ) -> Page[AuditRecord]:
-        """The audit trail, oldest first: the audit records joined with what instance and history record.
+        """Return the audit trail, oldest first: the audit records joined with what instance and history record.
 
         At most ``limit`` (1,000) records, leaving out the first ``after``, or those up to ``cursor``. Raises NotFound,
         BadRequest.
@@ -275,7 +275,7 @@ class Instances:
         await current_reservation().reserve_soon(count * HISTORY_ITEM_BYTES)
 
     async def cancel(self, id: str, reason: str | None, *, force: bool = False, compensate: bool = False) -> Instance:
-        """End an instance, whatever it is doing; with ``compensate`` what it did is undone first. A run of code is
+        """End an instance, whatever it is doing; with ``compensate`` its steps are compensated first. A durable run is
         asked to end, and cleans up, unless ``force`` is set. Raises NotFound, Conflict when it has ended, or is being
         undone."""
         number = ids.read_instance(id)
@@ -295,7 +295,7 @@ class Instances:
         return await self._view(id, committed=True)
 
     async def retry_run(self, id: str, from_path: str | None, note: str | None = None) -> Instance:
-        """As `retry`, of a run of code: from the operation with a path of its journal; ``start``: from its beginning,
+        """As `retry`, of a durable run: from the operation with a path of its journal; ``start``: from its beginning,
         ``end``: from where it ended. Without: from the step that failed last, or from the end where none did. What came
         after that is forgotten, but for messages. Raises Conflict where something was done after that step."""
         if note is not None:
@@ -397,8 +397,8 @@ class Instances:
             reservation.keep(0)
 
     async def read_some(self, found: Sequence[int]) -> tuple[builtins.list[Instance], int]:
-        """The first of the instances, as many as fit into a piece of an answer, but one at least; those that are gone
-        are left out. And how many of ``found`` these are. Raises Overloaded."""
+        """Return the first of the instances, as many as fit into a piece of an answer, but one at least; those that are
+        gone are left out. And how many of ``found`` these are. Raises Overloaded."""
         reservation, size_bytes = current_reservation(), PIECE_BYTES
         while True:
             await reservation.reserve_soon(COPIES * size_bytes)
@@ -418,7 +418,7 @@ class Instances:
             return [numbers[number] for number in await store.find_ended(connection, [*numbers])]
 
     async def summarize(self, found: Sequence[int]) -> Sequence[Instance]:
-        """The instances without their variables."""
+        """Return the instances without their variables."""
         async with self._read_pool.list_connection() as connection:
             return await summarize_instances(connection, self._definitions, found)
 
@@ -431,7 +431,7 @@ class Instances:
         return self._database.connection() if decides else self._read_pool.list_connection()
 
     async def find(self, wanted: InstanceFilter, page: int, page_size: int) -> Page[int]:
-        """A page, newest first; the total is exact up to a limit, beyond it an estimate. Raises BadRequest."""
+        """Return a page, newest first; the total is exact up to a limit, beyond it an estimate. Raises BadRequest."""
         size, offset = page_bounds(page, page_size)
         check_filter(wanted)
         if wanted.order not in (None, NEWEST):
@@ -503,7 +503,7 @@ class Instances:
         return Count(count=found, exact=exact)
 
     async def _read_at_once(self, found: Sequence[int]) -> list[Instance]:
-        """All or none of them."""
+        """Return all or none of them."""
         reservation, size_bytes = current_reservation(), FIRST_READ_BYTES
         while True:
             await reservation.reserve_soon(COPIES * size_bytes)
@@ -518,12 +518,13 @@ class Instances:
                 raise Overloaded(f"the variables of these have {size_bytes} bytes: ask for fewer instances at once")
 
     async def list(self, wanted: InstanceFilter, page: int, page_size: int) -> Page[Instance]:
-        """A page with all its variables at once. Raises as `find`, and Overloaded when they are too many bytes."""
+        """Return a page with all its variables at once. Raises as `find`, and Overloaded when they are too many
+        bytes."""
         found = await self.find(wanted, page, page_size)
         return found.holding(await self._read_at_once(found.items))
 
     async def list_slice(self, wanted: InstanceFilter, cursor: str | None, limit: int) -> Page[Instance]:
-        """A slice with all its variables at once. Raises as `find_slice`, and Overloaded."""
+        """Return a slice with all its variables at once. Raises as `find_slice`, and Overloaded."""
         found = await self.find_slice(wanted, cursor, limit)
         return found.holding(await self._read_at_once(found.items))
 

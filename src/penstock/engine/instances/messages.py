@@ -69,7 +69,7 @@ class Messages:
         return await self._answer(item)
 
     async def publish_many(self, requests: Sequence[PublishRequest]) -> list[MessageResult]:
-        """One answer each; a bad one fails none of the others."""
+        """Return one answer each; a bad one fails none of the others."""
         items: list[PublishItem | PenstockError] = []
         for request in requests:
             try:
@@ -175,7 +175,7 @@ class Messages:
 
 
 async def _arrived(command: MessageCommand) -> bool:
-    """Whether the wait got its message; False also while somebody holds its instance."""
+    """Return whether the wait got its message; False also while somebody holds its instance."""
     try:
         return await command.wait_tried() and bool(await command.wait_answer())
     except PenstockError:

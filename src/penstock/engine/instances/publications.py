@@ -1,8 +1,9 @@
-"""The lane of messages that are published: each is for a wait then, or kept, and for whom it is stands written.
+"""The group-commit queue of messages that are published: each is for a wait then, or kept, and for whom it is stands
+written.
 
-One transaction for all that wait in the lane. What it wrote is taken to the waits by commands on the full path, which
-are queued as soon as it is known to be committed, whether or not somebody waits for the answer; what is lost of them
-comes again by a timer.
+One transaction for all that wait in the group-commit queue. What it wrote is taken to the waits by commands on the full
+path, which are queued as soon as it is known to be committed, whether or not somebody waits for the answer; what is
+lost of them comes again by a timer.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class StoredMessages:
 
 
 class Publications(GroupCommitQueue[PublishItem]):
-    """The lane."""
+    """The group-commit queue."""
 
     def __init__(
         self, database: Database, settings: Settings, metrics: Metrics, full_path: FullPath, timers: Timers
@@ -195,7 +196,7 @@ def _answer_repeats(items: Sequence[PublishItem], used: dict[str, Used]) -> None
 
 
 class _Transaction:
-    """A transaction that publishes, for the lane: its items, and what proves it."""
+    """A transaction that publishes, for the group-commit queue: its items, and what proves it."""
 
     def __init__(self, xid: str, items: Sequence[PublishItem], commit_queue: Publications) -> None:
         self.items = items

@@ -235,7 +235,7 @@ class Tasks:
             )
 
     async def buffered(self, instance_id: str) -> list[KeptSignal]:
-        """The signals kept for an instance, oldest first. Raises NotFound."""
+        """Return the signals kept for an instance, oldest first. Raises NotFound."""
         number = ids.read_instance(instance_id)
         await current_reservation().reserve_soon(COPIES * SIGNALS_FULL_BYTES)
         async with self._database.connection() as connection:

@@ -65,7 +65,7 @@ async def view_instances(
 async def summarize_instances(
     connection: TrioConnection, definitions: Definitions, wanted: Sequence[int]
 ) -> list[Instance]:
-    """The instances that exist, in the order asked for, without their variables."""
+    """Return the instances that exist, in the order asked for, without their variables."""
     rows = await store.view(connection, wanted, None)
     return [
         Instance(**_shown(row, await definitions.by_key(connection, row.definition)), variables=LEFT_OUT)
@@ -122,7 +122,7 @@ def _place(place: store.StepPlace, row: store.InstanceRow, loaded: LoadedDefinit
 
 
 def _shown(row: store.InstanceRow, loaded: LoadedDefinition) -> dict[str, Any]:
-    """The fields of a summary. Each open step once, in order of entry."""
+    """Return the fields of a summary. Each open step once, in order of entry."""
     steps = loaded.definition.steps
     active = row.status == InstanceStatus.ACTIVE
     progress: dict[str, msgspec.Raw] = {}
@@ -161,7 +161,7 @@ def status_of(row: store.InstanceRow) -> str:
 
 
 def history_items(id: int, versions: Versions, rows: Sequence[store.HistoryEntry]) -> list[StepExecution]:
-    """One item per step execution in order of entry; ended attempts are folded into their execution."""
+    """Return one item per step execution in order of entry; ended attempts are folded into their execution."""
     executions: dict[tuple[int, int], list[store.HistoryEntry]] = {}
     for row in rows:
         executions.setdefault((row.token, row.seq), []).append(row)

@@ -38,7 +38,7 @@ class KnownPoll(NamedTuple):
 
     @property
     def waits(self) -> bool:
-        """Whether it may be parked."""
+        """Return whether it may be parked."""
         return self.wait_s > 0
 
 
@@ -218,7 +218,7 @@ class InlineJobs:
         return item
 
     def completed(self, job_id: str, item: FastCompletion) -> bool:
-        """Whether a settled completion is over; else the full path has to take it. Raises as `Jobs.complete`."""
+        """Return whether a settled completion is over; else the full path has to take it. Raises as `Jobs.complete`."""
         decision = item.given_answer()
         if decision is FenceDecision.DONE:
             return True

@@ -121,11 +121,11 @@ class Jobs:
         return jobs
 
     def knows_poll(self, worker: str, types: tuple[str, ...]) -> bool:
-        """Whether such a poll was found good."""
+        """Return whether such a poll was found good."""
         return (worker, types) in self._good_polls
 
     async def _check_poll(self, worker: str, wanted: tuple[str, ...]) -> tuple[str, ...]:
-        """The job types, each once. What is good is known from then on: a worker asks the same all day. Raises
+        """Return the job types, each once. What is good is known from then on: a worker asks the same all day. Raises
         BadRequest."""
         check_text(worker, "workerId", NAME_MAX_CHARS)
         if not worker:

@@ -73,7 +73,8 @@ class Leases:
         return rows
 
     async def end(self, leases: Sequence[LeaseKey]) -> list[Expired]:
-        """One statement, and one for runs of code. ``dead`` ones are left as they are, for `dead_letter`."""
+        """One statement, and one for durable runs. ``dead`` ones are left as they are, for `dead_letter`. While
+        somebody holds a table that few of them need, those that do are left to the scan."""
         async with self._database.connection(ahead=True) as connection:
             runs = await journal_store.expire(connection, leases) if self._definitions.has_code else []
             rows = await store.expire(connection, leases, self.expiry_limit, to_outbox=self._to_outbox)

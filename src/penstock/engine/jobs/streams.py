@@ -69,7 +69,7 @@ class JobStream:
         *,
         executor: bool = False,
     ) -> None:
-        """``executor``: it takes runs of workflows as code, and nothing else, under a name that is this stream's own.
+        """``executor``: it takes runs of durable workflows, and nothing else, under a name that is this stream's own.
 
         Raises BadRequest for a ``worker_id`` that can't be one. ``lease_seconds`` 0 or less is the default."""
         if not worker_id:
@@ -127,7 +127,7 @@ class JobStream:
             check_app(app_of(job_type.removeprefix(CODE_PREFIX)))
 
     def credit(self, job_type: str) -> int:
-        """How many jobs of the type may still come."""
+        """Return how many jobs of the type may still come."""
         type_credit = self._credits.get(job_type)
         return 0 if type_credit is None else type_credit.max_jobs
 
@@ -230,15 +230,16 @@ class JobStream:
 
     @property
     def has_unsettled(self) -> bool:
-        """Whether jobs were taken and have no settled result."""
+        """Return whether jobs were taken and have no settled result."""
         return bool(self._held or self._reported)
 
     def holds(self, job_id: str, attempt: int) -> bool:
-        """Whether the worker has this attempt at the job, also while a result of it is being dealt with."""
+        """Return whether the worker has this attempt at the job, also while a result of it is being dealt with."""
         return self._held.get(job_id) == attempt or (job_id, attempt) in self._reported
 
     def on_reported(self, job_id: str, attempt: int) -> int | None:
-        """A result for the job came, of this attempt (0: whichever the worker holds). The attempt that it settles.
+        """Return a result for the job came, of this attempt (0: whichever the worker holds). The attempt that it
+        settles.
 
         None when the worker does not hold that one: the result can change nothing about what is given back.
         """

@@ -111,7 +111,8 @@ class Attempts:
         self._audit = settings.audit_log_enabled
 
     async def of(self, execution_id: str) -> list[RecordedAttempt]:
-        """The newest attempts of an execution, oldest first; stack traces for who may operate. Raises NotFound."""
+        """Return the newest attempts of an execution, oldest first; stack traces for who may operate. Raises
+        NotFound."""
         job = ids.read_job(execution_id)
         await current_reservation().reserve_soon(
             COPIES * ATTEMPTS_MAX * (2 * self._max_bytes + self._progress_max_bytes)
@@ -178,7 +179,7 @@ def _entry(token: int, seq: int, row: AttemptRow) -> HistoryEntry:
 
 
 def attempts_of(parts: Sequence[HistoryEntry]) -> list[Attempt]:
-    """The attempts of one execution, each once.
+    """Return the attempts of one execution, each once.
 
     After one has ended, the job waits for its next one: what then closes the step from elsewhere is no part of it. A
     result that comes late, after the lease, is; and its worker may have come back and hold the job again.

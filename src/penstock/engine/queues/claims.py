@@ -1,4 +1,4 @@
-"""The lane of claims: polls that look into the queue, together, and lease what they find."""
+"""The group-commit queue of claims: polls that look into the queue, together, and lease what they find."""
 
 from __future__ import annotations
 

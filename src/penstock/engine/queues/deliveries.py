@@ -79,17 +79,17 @@ class Delivery:
 
     @property
     def sees_more(self) -> bool:
-        """Whether it has variables beside those of its instance."""
+        """Return whether it has variables beside those of its instance."""
         return self.loaded.own_variables and (self.is_item or self.is_handler)
 
     @property
     def is_item(self) -> bool:
-        """Whether it is for an item of a forEach, which has variables of its own."""
+        """Return whether it is for an item of a forEach, which has variables of its own."""
         return self.loaded.definition.steps[self.step].for_each is not None
 
     @property
     def is_handler(self) -> bool:
-        """Whether it undoes what another step did, of which it is told."""
+        """Return whether it undoes what another step did, of which it is told."""
         return self.loaded.definition.steps[self.step].compensates is not None
 
     def job(self, variables: bytes, checkpoint: str | None) -> Job:

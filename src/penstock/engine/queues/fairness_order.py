@@ -28,6 +28,7 @@ ROUND_TRUSTED_S: Final = 10.0
 REASSIGN_INTERVAL_S: Final = 1.0
 """Between two looks for jobs that came to the queue of those without turns."""
 TYPES_MAX_ITEMS: Final = 20_000
+"""Of more those are forgotten that were not looked at for longest."""
 KEYS_MAX_ITEMS: Final = 100_000
 """That may have room, of all types."""
 

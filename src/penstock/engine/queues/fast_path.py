@@ -33,7 +33,8 @@ from penstock.store.rows.jobs import AppliedCompletion, FastItem, JobKey
 from penstock.telemetry.metrics import Metrics
 
 TRIES_MAX = 3
-"""Refused, yet decided to be applicable (the row changed under the statement): so often, then the full path takes it."""
+"""Refused, yet decided to be applicable (the row changed under the statement): so often, then the full path takes
+it."""
 
 
 class FastCompletion(Item[FenceDecision]):
@@ -65,7 +66,7 @@ class FastCompletion(Item[FenceDecision]):
 
 
 class FastPath(GroupCommitQueue[FastCompletion]):
-    """The lane of completions of the fast path."""
+    """The group-commit queue of completions of the fast path."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The lane of heartbeats: leases that their holders extend, together in one statement."""
+"""The group-commit queue of heartbeats: leases that their holders extend, together in one statement."""
 
 from __future__ import annotations
 

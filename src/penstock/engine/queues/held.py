@@ -1,4 +1,4 @@
-"""Whose rows other transactions hold: of the lanes whose items are each about one job."""
+"""Whose rows other transactions hold: of the group-commit queues whose items are each about one job."""
 
 from __future__ import annotations
 

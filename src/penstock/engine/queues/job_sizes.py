@@ -29,7 +29,7 @@ class JobSizes:
         return COPIES * self._sizes.get(job_type, store.INLINE_VARIABLES_MAX_BYTES)
 
     def largest(self, job_types: Sequence[str]) -> int:
-        """The same of the largest of some types."""
+        """Return the same of the largest of some types."""
         if not self._sizes:
             return COPIES * store.INLINE_VARIABLES_MAX_BYTES
         return max(map(self.job_bytes, job_types))

@@ -1,6 +1,6 @@
 """What executors and the journal say to each other. Plain data; the kinds of records are numbers that only they know.
 
-A *run* is an instance of a workflow written as code: one token, the root, whose job an executor holds under a lease.
+A *run* is an instance of a durable workflow: one token, the root, whose job an executor holds under a lease.
 Its *journal* is everything that came from outside into its body. `durable/local` and `rpc` translate from and to these.
 """
 
@@ -28,7 +28,8 @@ RULES_VERSION: Final = 21
 
 
 class RecordKind(IntEnum):
-    """Of a record that the engine itself writes or looks at; all others are the executor's (`kernel.record.Kind`)."""
+    """Of a record that the engine itself writes or looks at; all others are the executor's
+    (`kernel.record.JournalKind`)."""
 
     DONE = 1
     FAILED = 2
@@ -130,7 +131,8 @@ class ExtendedRun(NamedTuple):
 
 
 class MailboxNews(NamedTuple):
-    """News for an executor: others wrote into the journal of a run that it holds. ``mail`` is how much there is now."""
+    """News for an executor: others wrote into the journal of a run that it holds. ``mail`` is how much there is now, or
+    `WATCH`."""
 
     holder: str
     instance: int

@@ -74,12 +74,12 @@ class LeaseBook:
             del self._leases[next(iter(self._leases))]
 
     def find(self, token: int, seq: int) -> GrantedLease | None:
-        """The lease of an execution."""
+        """Return the lease of an execution."""
         lease = self._leases.get(token)
         return lease if lease is not None and lease.seq == seq else None
 
     def latest(self, token: int) -> GrantedLease | None:
-        """The lease of the token's latest execution."""
+        """Return the lease of the token's latest execution."""
         return self._leases.get(token)
 
     def forget(self, token: int, seq: int) -> None:

@@ -1,4 +1,4 @@
-"""The lane of look-ups: what is known of jobs that this engine did not lease out itself."""
+"""The group-commit queue of look-ups: what is known of jobs that this engine did not lease out itself."""
 
 from __future__ import annotations
 

@@ -36,7 +36,8 @@ class LowWaterMarks:
         return self._low_water_marks, self._dropped
 
     def drop_if_due(self) -> bool:
-        """Drop the floors when it is time: then the next look is at the whole queue, and `remember_whole_scan` is told of it."""
+        """Drop the floors when it is time: then the next look is at the whole queue, and `remember_whole_scan` is told
+        of it."""
         if not self._low_water_marks or self._clock() < self._drop_at:
             return False
         self.drop()

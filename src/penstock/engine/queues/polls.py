@@ -1,8 +1,8 @@
 """Polls: a look into the queue (`queues.claims`), and parking when there is nothing in it.
 
 A poll that may wait parks in `Waiters`. Three things end its wait: a job that came to be in this engine (direct
-dispatch, done by the lanes), the probe of the queue (`probe_once`, one statement for all parked polls, every 200 ms and
-at every wake-up), and its own deadline.
+dispatch, done by the group-commit queues), the probe of the queue (`probe_once`, one statement for all parked polls,
+every 200 ms and at every wake-up), and its own deadline.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Polls:
         return waiter.jobs
 
     def may_look(self, types: Sequence[str]) -> bool:
-        """Whether there is room for a job of these types."""
+        """Return whether there is room for a job of these types."""
         return self._memory.fits(self._sizes.largest(types))
 
     def park_if_free(self, waiter: Waiter) -> bool:
@@ -137,7 +137,7 @@ class Polls:
         self._wake_if_stale(waiter.types)
 
     def _is_full_for(self, waiter: Waiter) -> bool:
-        """Whether there is no room to park it."""
+        """Return whether there is no room to park it."""
         return len(self.waiters) >= self._settings.poll_max_parked or not self.waiters.fits(waiter)
 
     async def _look(self, waiter: Waiter) -> None:
@@ -194,7 +194,7 @@ class Polls:
         self.claims.fairness_order.hint(self.queues.mates(job_type) or (job_type,), flow_key)
 
     def came_to_queue(self, job_type: str, flow_key: str | None) -> None:
-        """A run of code waits to be taken."""
+        """A durable run waits to be taken."""
         self.hint_key(job_type, flow_key)
         self.queued(job_type)
 

@@ -38,7 +38,7 @@ class QueueCounts:
         self._versions[name] = self.version(name) + 1
 
     def version(self, name: str) -> int:
-        """How many jobs of the type this engine has queued: tells later whether there were any since."""
+        """Return how many jobs of the type this engine has queued: tells later whether there were any since."""
         return self._versions.get(name, 0)
 
     def versions(self, names: Sequence[str]) -> list[int]:
@@ -65,8 +65,8 @@ class QueueCounts:
         self._seen.pop(name, None)
 
     def known_empty(self, names: Sequence[str], now: float | None = None) -> bool:
-        """Whether a probe saw no job of these types lately, and none was queued here since. ``now``: of the clock, if
-        it is known."""
+        """Return whether a probe saw no job of these types lately, and none was queued here since. ``now``: of the
+        clock, if it is known."""
         oldest = (self._clock() if now is None else now) - self._valid_s
         for name in names:
             seen = self._seen.get(name)

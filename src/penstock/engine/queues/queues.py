@@ -75,7 +75,7 @@ class Queues:
         return self._known.get(job_type, _FREE).waits
 
     def mates(self, job_type: str) -> Sequence[str]:
-        """The job types that the limits of one count, too."""
+        """Return the job types that the limits of one count, too."""
         return self._known.get(job_type, _FREE).mates
 
     def queue_of(self, job_type: str) -> str | None:
@@ -162,7 +162,7 @@ class Queues:
         return Queue(name=name, policy=policy if row is None else row.policy)
 
     async def join(self, name: str, job_type: str) -> None:
-        """Put the job type of a workflow written as code into a queue, which is made without limits where it is not
+        """Put the job type of a durable workflow into a queue, which is made without limits where it is not
         there; one that an operator has placed stays where it is. Raises BadRequest; Conflict while an older engine
         lives, and where there are too many queues."""
         check_name(name)
@@ -249,7 +249,7 @@ class KeptBack(NamedTuple):
 
 
 async def kept_back(connection: TrioConnection, tokens: Sequence[int]) -> dict[int, KeptBack]:
-    """Those of the tokens whose jobs wait because of their queue, and why."""
+    """Return those of the tokens whose jobs wait because of their queue, and why."""
     found = {limits.token: _kept_back(limits) for limits in await store.limits(connection, tokens)}
     return {token: why for token, why in found.items() if why is not None}
 

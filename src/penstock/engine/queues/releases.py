@@ -1,4 +1,4 @@
-"""The lane of releases: leases that their holders give back, or that nobody received."""
+"""The group-commit queue of releases: leases that their holders give back, or that nobody received."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import msgspec
 
 FOLD_MIN_DELTAS = 64
 """An instance with a token that wrote so many deltas since the last fold is folded: long runs stay linear. A large one
-counts for several (`Recorder.count_delta`)."""
+counts for several (`core.advance.recorder.count_delta`)."""
 
 STREAK_MIN, STREAK_MAX = 2, 256
 """Claims in a row of which everything was known, before one relies on it."""
@@ -107,7 +107,7 @@ class Recollection:
 
     @property
     def is_good(self) -> bool:
-        """Whether the next claim is to rely on it."""
+        """Return whether the next claim is to rely on it."""
         return self._streak >= self._needed
 
     def note(self, *, complete: bool) -> None:

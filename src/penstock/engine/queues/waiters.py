@@ -112,7 +112,8 @@ class Waiters:
         return self._bytes
 
     def fits(self, waiter: Waiter) -> bool:
-        """Whether there is room to park the poll: in bytes, and in job types, for the probe looks for all of them."""
+        """Return whether there is room to park the poll: in bytes, and in job types, for the probe looks for all of
+        them."""
         new = sum(name not in self._parked for name in waiter.types)
         if new and len(self._parked) + new > PARKED_TYPES_MAX_COUNT:
             return False
@@ -182,11 +183,11 @@ class Waiters:
         return list(self._parked)
 
     def is_wanted(self, job_type: str) -> bool:
-        """Whether somebody waits for the type."""
+        """Return whether somebody waits for the type."""
         return job_type in self._parked
 
     def idle_for(self, job_type: str) -> list[Waiter]:
-        """The polls that wait for a type, oldest first, without those who look into the queue themselves."""
+        """Return the polls that wait for a type, oldest first, without those who look into the queue themselves."""
         return [waiter for waiter in self._parked.get(job_type, ()) if not waiter.asking]
 
     def wake_all(self) -> None:

@@ -96,7 +96,7 @@ class _Wanted(BulkFilter, frozen=True, rename="camel", omit_defaults=True):
 
     @property
     def is_seen_one_by_one(self) -> bool:
-        """Whether the list has more than is wanted."""
+        """Return whether the list has more than is wanted."""
         return self.cause is not None or self.besides is not None
 
 

@@ -62,7 +62,7 @@ class Impact:
     async def of(self, id: str, version: int, definition: Definition | None = None) -> ImpactView:
         """Of a version that was uploaded, 0 for the latest, or of a definition as the next version. Nothing is stored.
 
-        Raises NotFound, BadRequest, Conflict (workflows written as code), Unavailable.
+        Raises NotFound, BadRequest, Conflict (durable workflows), Unavailable.
         """
         if definition is not None and definition.id != id:
             raise BadRequest(f"id: is '{definition.id}', and the address names '{id[:256]}'")

@@ -246,7 +246,7 @@ class Repair:
 
     async def retry_from(self, id: str, from_step_id: str, step_id: str | None, note: str | None) -> Instance:
         """Let a FAILED instance go on at another step than the one that failed, or in its place than ``step_id``. Of a
-        run of code the step is the path of an operation (`Instances.retry_run`).
+        durable run the step is the path of an operation (`Instances.retry_run`).
 
         Raises NotFound, BadRequest (no such step), Conflict (as `move`, and when it is not FAILED).
         """

@@ -49,8 +49,8 @@ class _RepairCommand(Command):
         await take_up(connection, locked)
 
     def find(self, locked: LockedInstance, loaded: LoadedDefinition, *, gateways: bool = False) -> tuple[Token, Step]:
-        """The token and its step; ``gateways``: also those of gateways, which wait for their branches. Of a forEach the
-        whole step, unless an item's execution is named. What a failure closed is put into ``locked``."""
+        """Return the token and its step; ``gateways``: also those of gateways, which wait for their branches. Of a
+        forEach the whole step, unless an item's execution is named. What a failure closed is put into ``locked``."""
         status = locked.instance.status
         if loaded.code:
             raise Conflict("it is a run of code, which has no steps to choose from: its code decides where it goes on")
@@ -156,7 +156,7 @@ class MoveCommand(_RepairCommand):
 
 
 def step_of(loaded: LoadedDefinition, step_id: str, field: str) -> Step:
-    """The step with this id. Raises BadRequest, which names the field."""
+    """Return the step with this id. Raises BadRequest, which names the field."""
     step = loaded.definition.step(step_id)
     if step is None:
         about = f"'{loaded.definition.id}' version {loaded.version}"

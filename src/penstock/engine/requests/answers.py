@@ -1,12 +1,12 @@
 """The memory of answers: what is read for them, made of them, and not yet taken by their clients. REST and gRPC alike.
 
 An answer is counted from before it is read until it has left: a client that does not read holds what it was given.
-Whatever may be refused reserves first (`MemoryReservation.reserve`): a read before it reads, a start before its batch, a poll
-before its claim. What was committed is counted without being asked (`MemoryReservation.add`), and is answered. So the bound may be
-exceeded by what one batch commits, and then nothing new is let in.
+Whatever may be refused reserves first (`MemoryReservation.reserve`): a read before it reads, a start before its batch,
+a poll before its claim. What was committed is counted without being asked (`MemoryReservation.add`), and is answered.
+So the bound may be exceeded by what one batch commits, and then nothing new is let in.
 
-The adapter opens a `MemoryReservation` for each request (`AnswerMemory.open`) and closes it once the answer is gone; operations find
-it as `current_reservation()`, which spares each of them a parameter.
+The adapter opens a `MemoryReservation` for each request (`AnswerMemory.open`) and closes it once the answer is gone;
+operations find it as `current_reservation()`, which spares each of them a parameter.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class AnswerMemory:
         return self._large_max_bytes - self.used_bytes
 
     def fits(self, size_bytes: int) -> bool:
-        """Whether so many more may be held. What is larger than half of the bound is let in at half of it: nothing may
-        be too large for ever."""
+        """Return whether so many more may be held. What is larger than half of the bound is let in at half of it:
+        nothing may be too large for ever."""
         most = self.max_bytes if size_bytes <= SMALL_BYTES else self._large_max_bytes
         return self.used_bytes + min(size_bytes, self.max_bytes // 2) <= most
 

@@ -24,11 +24,11 @@ class Hiding:
 
     @property
     def is_on(self) -> bool:
-        """Whether anything may be hidden."""
+        """Return whether anything may be hidden."""
         return self._matches is not None
 
     def hides(self, name: str) -> bool:
-        """Whether a variable's value is not shown."""
+        """Return whether a variable's value is not shown."""
         return self._matches is not None and self._matches(name) is not None
 
     def mask(self, variables: bytes) -> bytes:

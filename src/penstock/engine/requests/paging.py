@@ -25,7 +25,8 @@ NAME_MAX_CHARS = 256
 
 
 def page_bounds(page: int, page_size: int) -> tuple[int, int]:
-    """The clamped size of a page and its offset; 0 is the default size. Raises BadRequest for a negative page."""
+    """Return the clamped size of a page and its offset; 0 is the default size. Raises BadRequest for a negative
+    page."""
     if page < 0:
         raise BadRequest("page: must not be negative")
     size = PAGE_SIZE_DEFAULT if page_size <= 0 else min(page_size, PAGE_SIZE_MAX)
@@ -35,7 +36,7 @@ def page_bounds(page: int, page_size: int) -> tuple[int, int]:
 
 
 def slice_limit(limit: int, most: int = PAGE_SIZE_MAX) -> int:
-    """The clamped number of items; 0 is the default."""
+    """Return the clamped number of items; 0 is the default."""
     return PAGE_SIZE_DEFAULT if limit <= 0 else min(limit, most)
 
 
@@ -51,7 +52,7 @@ def read_cursor(cursor: str | None, first: int = BEYOND_ALL) -> int:
 
 
 def read_numbers(cursor: str, *, digits: int, count: int = 1) -> tuple[int, ...]:
-    """The numbers of a cursor such as ``7-8``: so many, of at most so many digits, that a bigint holds. Raises
+    """Return the numbers of a cursor such as ``7-8``: so many, of at most so many digits, that a bigint holds. Raises
     BadRequest."""
     parts = cursor.split("-")
     if len(parts) == count and all(part.isascii() and part.isdigit() and len(part) <= digits for part in parts):

@@ -69,7 +69,7 @@ class PayloadLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, settings: Settings) -> PayloadLimits:
-        """The limits of an engine with these settings."""
+        """Return the limits of an engine with these settings."""
         return cls(
             variables_max_bytes=settings.variables_max_bytes,
             checkpoint_max_bytes=settings.checkpoint_max_bytes,
@@ -94,8 +94,8 @@ def check_variables(raw: bytes | None, limits: PayloadLimits, field: str = "vari
 
 
 def is_plain_object(raw: bytes, limits: PayloadLimits) -> bool:
-    """Whether a JSON value without white space around it, well-formed and of UTF-8, is an object that `check_variables`
-    takes at the first look."""
+    """Return whether a JSON value without white space around it, well-formed and of UTF-8, is an object that
+    `check_variables` takes at the first look."""
     # `find`, as `in` first tries whether what it looks for is a number: 250 ns for 70
     if raw[:1] != b"{" or len(raw) > limits.variables_max_bytes or raw.find(b"\\") >= 0:
         return False
@@ -190,7 +190,7 @@ def _place_of_flaw(tree: object, raw: bytes, max_depth: int) -> str:
 
 
 def is_deeper(tree: object, max_depth: int) -> bool:
-    """Whether containers stand in each other more than ``max_depth`` deep."""
+    """Return whether containers stand in each other more than ``max_depth`` deep."""
     deepest = islice(_levels(tree), max_depth, max_depth + 1)
     return any(value.__class__ in _CONTAINERS for level in deepest for value in level)
 

@@ -1,8 +1,8 @@
-"""What runs of code have started and wait for: other runs of code, and instances of graphs.
+"""What durable runs have started and wait for: other durable runs, and instances of graphs.
 
 The call is written with the instance that it starts, under the lease of the run that calls: there is none that the
 run's end, or its cancel, can't see. The end of the instance is a timer of the caller (`store/queries/calls.sql`), like
-that of a graph's call, and becomes a record of its journal here. Where a graph calls a run of code, its cancel comes
+that of a graph's call, and becomes a record of its journal here. Where a graph calls a durable run, its cancel comes
 here.
 """
 
@@ -75,7 +75,7 @@ class Children:
         self._notifying = trio.Semaphore(TELLS_AT_ONCE)
 
     async def start(self, run_lease: RunLease, path: str, target: CodeWorkflow | str, arguments: bytes, id: str) -> str:
-        """Start what the operation at ``path`` waits for, once: a run of code, or an instance of the latest version of
+        """Start what the operation at ``path`` waits for, once: a durable run, or an instance of the latest version of
         a definition, with priority and flow key of the run. Gives its id.
 
         Raises LeaseLost, BadRequest (no such definition; too many that call each other), NotFound (a workflow of
@@ -151,7 +151,7 @@ class Children:
             await self._instances.cancel_one_of_many(number, CANCEL_REASON)
 
     async def cancel_called(self, number: int, timer: Timer) -> bool:
-        """A run of code was called, and who waited for it does so no more."""
+        """A durable run was called, and who waited for it does so no more."""
         await self._cancel(number)
         async with self._database.connection() as connection:
             await connection.roundtrip([delete_timer(*timer)])

@@ -1,4 +1,4 @@
-"""Workflows written as code, as the engine sees them: a generated definition with one job, for executors only.
+"""Durable workflows, as the engine sees them: a generated definition with one job, for executors only.
 
 The engine never runs or knows bodies. A run is an instance of the definition, so that starts, leases, lists, history
 and retention are those that there are.
@@ -93,7 +93,7 @@ class CodeWorkflow(NamedTuple):
             raise BadRequest(f"version: is between 1 and {VERSION_MAX}")
 
     def definition(self) -> bytes:
-        """The generated definition: one job, then the end."""
+        """Return the generated definition: one job, then the end."""
         about: dict[str, Any] = {"name": self.name, "version": self.version}
         if self.app:
             about["app"] = self.app
@@ -306,8 +306,8 @@ class Code:
             raise Unavailable(f"{away_reason(error)}: {first_line(error)}") from error
 
     async def find(self, app: str, id: str, workflows: Iterable[str], *, or_any: bool = False) -> str:
-        """The instance id of the run with this id: of these workflows of an app, else of any if there are none, or
-        ``or_any``; else ``id`` is an instance's. Raises NotFound."""
+        """Return the instance id of the run with this id: of these workflows of an app, else of any if there are none,
+        or ``or_any``; else ``id`` is an instance's. Raises NotFound."""
         names = list(workflows)
         for name in names:
             workflow = CodeWorkflow(name, 1, app)
@@ -355,7 +355,7 @@ class Code:
 
 
 def _is_fresh(job: Job) -> bool:
-    """Whether it was born leased: nobody had a moment to write for it."""
+    """Return whether it was born leased: nobody had a moment to write for it."""
     return job.attempt == 1 and job.locked_at == job.created_at
 
 

@@ -113,7 +113,8 @@ class Journal:
         timers: Timers,
         mailed: Callable[[MailboxNews], None],
     ) -> None:
-        """``mailed`` hears of mail for runs that executors of other engines hold."""
+        """``events`` are for other engines: mail for runs that their executors hold, and what runs show that somebody
+        waits for there."""
         self._database = database
         self._settings = settings
         self._limits = PayloadLimits.of(settings)
@@ -135,7 +136,7 @@ class Journal:
         )
 
     def batchers(self) -> list[GroupCommitQueue[Any]]:
-        """The flushers to run."""
+        """Return the flushers to run."""
         return self.commit_queues.batchers()
 
     async def append(
@@ -201,8 +202,8 @@ class Journal:
         return None
 
     async def read(self, instance: int, after: int = 0, *, max_bytes: int = store.PAGE_MAX_BYTES) -> JournalPage:
-        """A page of the journal: records beyond position ``after``, at most 5,000 and 4 MB. An outage of the database
-        is waited out. Raises Unavailable."""
+        """Return a page of the journal: records beyond position ``after``, at most 5,000 and 4 MB. An outage of the
+        database is waited out. Raises Unavailable."""
         page = JournalPage(
             *await self._ask(lambda connection: store.read(connection, instance, after, max_bytes=max_bytes))
         )
@@ -212,7 +213,7 @@ class Journal:
         return page
 
     async def marks(self, instance: int) -> list[str]:
-        """The marks of all its records. As `read`."""
+        """Return the marks of all its records. As `read`."""
         return await self._ask(lambda connection: store.marks(connection, instance))
 
     async def schema(self) -> str:
@@ -311,8 +312,8 @@ class Journal:
     async def extend(
         self, run_lease: RunLease, *, view: bytes | None = None, branches: bytes | None = None
     ) -> ExtendedRun:
-        """A heartbeat: a lease of full length from now on. ``view`` (JSON) is what clients see of the run, ``branches``
-        (JSON, see `runs`) which of its branches are open; None keeps what is there. Raises LeaseLost."""
+        """Return a heartbeat: a lease of full length from now on. ``view`` (JSON) is what clients see of the run,
+        ``branches`` (JSON, see `runs`) which of its branches are open; None keeps what is there. Raises LeaseLost."""
         branches = self._check_shown(view, branches)
         extension = job_store.Extension(
             run_lease.instance,
@@ -347,7 +348,7 @@ class Journal:
         """Write somebody else's record, and wake the run or tell its holder. ``timer``: what said so, which goes
         whatever becomes of it.
 
-        Raises NotFound, Conflict (it has ended, or is no run of code), MailboxFull (too many unread messages),
+        Raises NotFound, Conflict (it has ended, or is no durable run), MailboxFull (too many unread messages),
         IdempotencyConflict (the ``dedup`` came with something else).
         """
         await self.commit_queues.tell.submit(NotifyItem(tell, timer))

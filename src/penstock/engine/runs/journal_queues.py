@@ -100,7 +100,7 @@ class NotifyItem(Item[None]):
 
     @property
     def is_checked(self) -> bool:
-        """Whether it is a message that the run has to accept."""
+        """Return whether it is a message that the run has to accept."""
         return self.tell.kind in (RecordKind.MESSAGE, RecordKind.DROPPED) and not self.tell.forced
 
 
@@ -196,7 +196,7 @@ class JournalLanes:
         self._notes = LeftNotes()
 
     def batchers(self) -> list[GroupCommitQueue[Any]]:
-        """The flushers to run."""
+        """Return the flushers to run."""
         return [self.append, self.tell, self.park, self.finish]
 
     # -- append
@@ -236,7 +236,7 @@ class JournalLanes:
             self._refuse(refused, await store.run_states(connection, [item.run_lease for item in refused]))
 
     def _doubt(self, instance: int) -> set[ServerProcess]:
-        """The next append for the run looks first. The sessions of those that may still be at work."""
+        """Return the next append for the run looks first. The sessions of those that may still be at work."""
         sessions = self._doubts.setdefault(instance, set())
         while len(self._doubts) > DOUBTS_MAX:
             self._doubts.popitem(last=False)
@@ -326,7 +326,8 @@ class JournalLanes:
                 item.refuse(Conflict(f"the run has ended: it is {InstanceStatus(row.status).name}"))
 
     async def _acceptable(self, connection: TrioConnection, items: list[NotifyItem]) -> list[NotifyItem]:
-        """Without the messages that do not fit what their runs say that they wait for: those are refused."""
+        """Without the messages that do not fit what their runs say that they wait for: those are refused. A run that is
+        unloaded may have said so before a deploy: it is asked again, so that the next one goes by what holds now."""
         asked = [item for item in items if item.is_checked]
         if not asked:
             return items
@@ -523,7 +524,7 @@ class JournalLanes:
 
 
 def is_held(state: RunState, run_lease: RunLease) -> bool:
-    """Whether the run is still under this very lease."""
+    """Return whether the run is still under this very lease."""
     return (state.state, state.attempt, state.holder) == (TokenState.LOCKED, run_lease.attempt, run_lease.holder)
 
 

@@ -103,7 +103,7 @@ class Origins:
 
 
 def of_shared(shared: Sequence[SharedType]) -> list[Attention]:
-    """One for each workflow; of what a program has under two names none."""
+    """Return one for each workflow; of what a program has under two names none."""
     found: list[Attention] = []
     for job_type, names, since in shared:
         distinct: list[OriginRow] = []
@@ -131,7 +131,8 @@ def of_shared(shared: Sequence[SharedType]) -> list[Attention]:
 
 
 def _is_same(one: OriginRow, other: OriginRow) -> bool:
-    """Whether both are one program's: ``worker.order`` of a script is ``shop.worker.order`` where that is imported."""
+    """Return whether both are one program's: ``worker.order`` of a script is ``shop.worker.order`` where that is
+    imported."""
     if one.folder and other.folder and one.folder != other.folder:
         return False
     return one.name == other.name or one.name.endswith(f".{other.name}") or other.name.endswith(f".{one.name}")

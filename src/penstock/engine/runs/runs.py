@@ -221,8 +221,8 @@ class Runs:
         return [_raised(row) for row in found]
 
     async def tree(self, instance_id: str) -> RunTree:
-        """The run's branches: what has ended from its journal, what is open as the executor last said. Of an instance
-        of a definition: the instances that it has called."""
+        """Return the run's branches: what has ended from its journal, what is open as the executor last said. Of an
+        instance of a definition: the instances that it has called."""
         number = ids.read_instance(instance_id)
         async with self._database.connection() as connection:
             row, loaded = await self._instance(connection, number, instance_id)
@@ -430,7 +430,7 @@ class _Node:
 
 
 def _branches(records: Sequence[store.OutlineRow], open_ones: Sequence[OpenBranch]) -> list[Branch]:
-    """The tree by path. What is neither in the journal nor open is there for what is below it."""
+    """Return the tree by path. What is neither in the journal nor open is there for what is below it."""
     root = _Node("")
     nodes = {"": root}
 

@@ -1,1 +1,1 @@
-"""Schedules, and the lane that fires them."""
+"""Schedules, and the group-commit queue that fires them."""

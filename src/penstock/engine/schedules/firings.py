@@ -1,4 +1,5 @@
-"""The lane of schedules: what a look at them decides, and the instances that it starts, in one transaction.
+"""The group-commit queue of schedules: what a look at them decides, and the instances that it starts, in one
+transaction.
 
 A time is started exactly once: the row of the schedule is locked, its mark moves over the time in the transaction that
 makes the instance, and the key of `schedule_run` would refuse a second one. Of several engines one has the row; the
@@ -218,7 +219,7 @@ class Firings:
         return [scan for scan in scans if scan not in put_off], locked
 
     async def _overtake(self, connection: TrioConnection, transaction: Transaction, old: LockedInstance) -> bool:
-        """End a run in whose place another one was started. False for a run of code, whose code ends it: it is told."""
+        """End a run in whose place another one was started. False for a durable run, whose code ends it: it is told."""
         loaded = await self._definitions.by_key(connection, old.definition)
         if old.instance.status is not InstanceStatus.ACTIVE:
             return True
@@ -380,7 +381,7 @@ def _audited(scan: _FiringScan, trigger: TriggeredNow) -> Statement:
 
 
 def _is_watched(scan: _FiringScan) -> bool:
-    """Whether the schedule is to hear of the end of what it starts."""
+    """Return whether the schedule is to hear of the end of what it starts."""
     waits = scan.rules.overlap in (Overlap.BUFFER_ONE, Overlap.BUFFER_ALL)
     return waits or scan.spec.pause_on_failure or bool(scan.decision.buffered) or scan.decision.backfill is not None
 

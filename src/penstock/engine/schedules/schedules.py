@@ -1,8 +1,8 @@
 """Schedules: make, change, pause, trigger, backfill, look at; and the loop that fires what is due.
 
 The loop is like that of timers: asleep until the first schedule is due, five seconds at most, woken by who makes or
-changes one here. What a look decides is `core.time.schedule`'s, what it writes the lane's (`schedules.firings`). The
-clock is the database's, so engines whose clocks differ agree.
+changes one here. What a look decides is `core.time.schedule`'s, what it writes the group-commit queue's
+(`schedules.firings`). The clock is the database's, so engines whose clocks differ agree.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class Schedules:
     async def _without_secrets(
         self, connection: TrioConnection, rows: builtins.list[ScheduleRow]
     ) -> builtins.list[ScheduleRow]:
-        """The schedules without the variables that the active version of their definition calls secret."""
+        """Return the schedules without the variables that the active version of their definition calls secret."""
         keys = await definition_store.active_keys(connection, [row.definition_id for row in rows])
         secrets = {id: (await self._definitions.by_key(connection, key)).secret_variables for id, key in keys.items()}
         return [
@@ -265,7 +265,7 @@ class Schedules:
         return told
 
     async def cancel_overtaken(self, instance: int, timer: tuple[int, int, int]) -> bool:
-        """A run of code is to end, as its schedule starts another one. The timer goes when that is done."""
+        """A durable run is to end, as its schedule starts another one. The timer goes when that is done."""
         with contextlib.suppress(Conflict, NotFound):  # it has ended by itself
             await self._instances.cancel_one_of_many(instance, OVERTAKEN_REASON)
         async with self._database.connection(ahead=True) as connection:

@@ -44,8 +44,8 @@ def saved_test(
     path: Sequence[str],
     spend: Spend,
 ) -> str:
-    """The text of the file. ``path``: the steps that were entered, in this order. ``spend`` is called before each value
-    that is written, at each level of what it is in; what it raises ends it."""
+    """Return the text of the file. ``path``: the steps that were entered, in this order. ``spend`` is called before
+    each value that is written, at each level of what it is in; what it raises ends it."""
     definition = simulation.definition
     others = _other_workflows(simulation)
     lines = ["penstock = penstock_sync"]

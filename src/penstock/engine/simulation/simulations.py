@@ -166,7 +166,7 @@ class Simulations:
         }
 
     async def simulate(self, asked: SimulationRequest) -> bytes:
-        """A `SimulationView` as JSON. Raises InvalidDefinition, BadRequest and PayloadTooLarge."""
+        """Return a `SimulationView` as JSON. Raises InvalidDefinition, BadRequest and PayloadTooLarge."""
         if len(asked.moves) > MOVES_MAX:
             raise BadRequest(f"moves: has {len(asked.moves)} items, more than {MOVES_MAX}")
         body = bytes(asked.definition)
@@ -211,7 +211,7 @@ def simulate(
     bounds: dict[str, int],
     document: bytes | None,
 ) -> bytes:
-    """A `SimulationView` as JSON. ``document``: what was read, where a test is to be made of it. Raises
+    """Return a `SimulationView` as JSON. ``document``: what was read, where a test is to be made of it. Raises
     PayloadTooLarge."""
     given: dict[str, Any] = msgspec.json.decode(variables)
     simulation = Simulation(definition, given, started_at, **bounds)

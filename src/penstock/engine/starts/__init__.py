@@ -1,1 +1,1 @@
-"""The lanes of starts: plain ones, and those in a transaction of their own."""
+"""The group-commit queues of starts: plain ones, and those in a transaction of their own."""

@@ -99,8 +99,8 @@ class FullStarts:
     async def apply(
         self, commit_queue: GroupCommitQueue[StartItem], connection: TrioConnection, items: list[StartItem]
     ) -> None:
-        """Start them in one transaction of ``commit_queue``. Their definitions are known. Raises `Apart` of items that are
-        `together`."""
+        """Start them in one transaction of ``commit_queue``. Their definitions are known. Raises `Apart` of items that
+        are `together`."""
         now, xid, positions = await store.begin(connection, POSITIONS_PER_ITEM * len(items))
         transaction = self._transactions.begin(now, xid, positions)
         done: list[StartItem] = []
@@ -139,7 +139,7 @@ class FullStarts:
 
     async def _left_of_batches(self, connection: TrioConnection, items: list[StartItem]) -> list[StartItem]:
         """Those that are in no batch, or not started yet; of the others nothing becomes. Of several for one place the
-        first: the lane tries the others again, who see then what became of it."""
+        first: the group-commit queue tries the others again, who see then what became of it."""
         places = [item.place for item in items if item.place is not None]
         if not places:
             return items
@@ -223,7 +223,7 @@ class FullStarts:
         id: int,
         found: list[tuple[StartItem, model.Instance]],
     ) -> bool:
-        """Whether a key of the start was used before; then ``found`` gets its answer, or it is refused."""
+        """Return whether a key of the start was used before; then ``found`` gets its answer, or it is refused."""
         request = item.request
         key = request.idempotency_key
         if key is not None:
@@ -278,7 +278,7 @@ class FullStarts:
     async def _put_off(
         self, connection: TrioConnection, transaction: Transaction, item: StartItem, id: int, extra: list[Statement]
     ) -> bool:
-        """Whether another start waits in whose place this one comes: that is the planned answer then."""
+        """Return whether another start waits in whose place this one comes: that is the planned answer then."""
         loaded, rules = item.loaded, item.rules
         assert loaded is not None
         assert rules is not None

@@ -1,4 +1,4 @@
-"""What waits in the lanes of starts: one request to start an instance."""
+"""What waits in the group-commit queues of starts: one request to start an instance."""
 
 from __future__ import annotations
 
@@ -85,7 +85,8 @@ class StartItem(LongItem[model.Instance]):
 
     @property
     def has_own_key(self) -> bool:
-        """Whether it has an idempotency key, and nothing else that other starts are asked about."""
+        """Return whether one key is all that other starts are asked about: its idempotency key, or the instance key of
+        a SQL function's start."""
         request = self.request
         return (
             request.idempotency_key is not None and request.instance_key is None and self.call is None and self.is_plain
@@ -93,5 +94,5 @@ class StartItem(LongItem[model.Instance]):
 
     @property
     def has_flow(self) -> bool:
-        """Whether it says in what order its jobs come."""
+        """Return whether it says in what order its jobs come."""
         return self.request.flow_key is not None or self.request.priority is not None

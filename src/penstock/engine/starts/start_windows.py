@@ -31,7 +31,7 @@ class StartWindows:
         self._definitions = definitions
 
     async def dedupe(self, connection: TrioConnection, loaded: LoadedDefinition, rule: Dedupe, id: int) -> int:
-        """The instance that the window belongs to: ``id``, or an earlier one that is there."""
+        """Return the instance that the window belongs to: ``id``, or an earlier one that is there."""
         window = StartWindow(loaded.definition.id, WindowKind.DEDUPE, rule.key)
         while True:
             holder = await store.claim(connection, window, rule.window_s, id)

@@ -1,7 +1,7 @@
-"""The lanes of starts: plain ones in one statement, the others through `core.advance` (`full_starts`).
+"""The group-commit queues of starts: plain ones in one statement, the others through `core.advance` (`full_starts`).
 
-A start is plain (the fast path) when its first step is a plain job and it carries no key. Those with a key have a lane
-of their own, as one may wait for another one's commit.
+A start is plain (the fast path) when its first step is a plain job and it carries no key. Those with a key have a
+group-commit queue of their own, as one may wait for another one's commit.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ TOGETHER_MAX: Final = 50
 
 
 class Starts:
-    """The lanes of starts and what applies them."""
+    """The group-commit queues of starts and what applies them."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class Starts:
             await self._full.apply(self.commit_queue, connection, others)
 
     def _pass_on(self, item: StartItem) -> None:
-        """What shares a key with others, as its definition has it, is the other lane's."""
+        """What shares a key with others, as its definition has it, is the other group-commit queue's."""
         item.batch = None
         try:
             self.keyed.submit_nowait(item)
@@ -132,12 +132,12 @@ class Starts:
             item.refuse(error)
 
     def _is_fast(self, loaded: LoadedDefinition) -> bool:
-        """All fast starts of a batch wait in one place; runs of code wait in the queue, also in Kafka mode."""
+        """All fast starts of a batch wait in one place; durable runs wait in the queue, also in Kafka mode."""
         return bool(loaded.fast_start) and not (loaded.code and self._to_outbox)
 
     def _remembered(self, items: Sequence[StartItem]) -> dict[str, int]:
-        """The keys of latest versions that need not be asked for: those of plain starts, whose statement looks whether
-        they still are."""
+        """Return the keys of latest versions that need not be asked for: those of plain starts, whose statement looks
+        whether they still are."""
         if self._polls.queues.keyed or any(item.has_flow for item in items):
             return {}  # a batch with one job that waits for its turn has another statement
         others = {item.request.definition_id for item in items if item.keyed or not item.is_plain}
@@ -362,7 +362,7 @@ class Starts:
         for several in (*_of_one_caller(items), *_of_own_keys(items)):
             await self._start_together(connection, several)
         # the others in one transaction each: the answer of one may depend on another one's commit, also of the batch
-        held: set[object] = set()  # those may be under way beside the lane already
+        held: set[object] = set()  # those may be under way beside the group-commit queue already
         for at, item in enumerate(items):
             if not (item.settled or item.moved) and item.key not in held:
                 try:
@@ -376,7 +376,7 @@ class Starts:
                     await connection.rollback()
 
     async def _start_together(self, connection: TrioConnection, items: list[StartItem]) -> None:
-        """In one transaction, or not at all: what one run of code calls, under one lock of its token, or what is like
+        """In one transaction, or not at all: what one durable run calls, under one lock of its token, or what is like
         no other start."""
         for item in items:
             item.together = True
@@ -390,7 +390,7 @@ class Starts:
 
 
 def _of_one_caller(items: list[StartItem]) -> list[list[StartItem]]:
-    """Calls of runs of code by the run that calls, where there are several: each with a key of its own in the batch."""
+    """Calls of durable runs by the run that calls, where there are several: each with a key of its own in the batch."""
     keys = Counter(item.key for item in items)
     found: defaultdict[RunLease, list[StartItem]] = defaultdict(list)
     for item in items:

@@ -52,7 +52,7 @@ class FailuresOfDefinition(NamedTuple):
 
 
 def of_failures(failures: Sequence[FailuresOfDefinition], *, exact: bool) -> list[Attention]:
-    """One for each cause, whenever they failed."""
+    """Return one for each cause, whenever they failed."""
     return [_of_cause(one, exact=exact) for one in failures]
 
 
@@ -241,7 +241,7 @@ def sorted_by_reach(found: Sequence[Attention]) -> list[Attention]:
 
 
 def in_words(seconds: float) -> str:
-    """The greatest unit of it."""
+    """Return the greatest unit of it."""
     for size, name in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if seconds >= size:
             return f"{int(seconds // size)} {name}"

@@ -167,8 +167,8 @@ class Diagnosis:
         )
 
     async def history(self, id: str, cursor: str | None, limit: int, *, output: bool) -> Page[ShownExecution]:
-        """A slice of the history, newest first. Raises NotFound, BadRequest, and Unavailable when the database is too
-        busy."""
+        """Return a slice of the history, newest first. Raises NotFound, BadRequest, and Unavailable when the database
+        is too busy."""
         number = ids.read_instance(id)
         before = store.BEYOND_ALL if cursor is None else _read_cursor(cursor)
         most = OUTPUT_SLICE_MAX if output else SLICE_MAX
@@ -183,8 +183,8 @@ class Diagnosis:
         return _slice(number, versions, opened, closed, limit)
 
     async def variables_after(self, id: str, after: str) -> VariablesAsOf:
-        """The variables as an execution left them. Raises NotFound, Conflict for one that is open, Overloaded, and
-        Unavailable when the database is too busy."""
+        """Return the variables as an execution left them. Raises NotFound, Conflict for one that is open, Overloaded,
+        and Unavailable when the database is too busy."""
         number, key, size_bytes = ids.read_instance(id), ids.read_job(after), FIRST_READ_BYTES
         if key.instance != number:
             raise NotFound(f"instance '{id}' has no execution '{after}'")
@@ -225,7 +225,7 @@ def _place(
     code: bool,
 ) -> _Place:
     """In words what an open execution does. They follow the step's name. ``kept``: what queues keep back, by token.
-    ``code``: of a run of a workflow as code."""
+    ``code``: of a run of a durable workflow."""
     own = [timer for timer in timers if timer.token == token.token]
     first = own[0].fire_at if own else None
     state = TokenState(token.state)
@@ -361,7 +361,7 @@ def _slice(
     closed: Sequence[tuple[HistoryEntry, WrittenOutput]],
     limit: int,
 ) -> Page[ShownExecution]:
-    """Those that closed last first; an END after the step that led to it, so before it here."""
+    """Return those that closed last first; an END after the step that led to it, so before it here."""
     rows = sorted([*opened, *(row for row, _ in closed)], key=lambda row: (row.seq, row.position or math.inf))
     wrote = {
         ids.show_job(instance, row.token, row.seq): written for row, written in closed if written.bytes is not None

@@ -161,7 +161,7 @@ class OpenWork:
         return Page(items=items, next=following)
 
     async def timers(self, kind: str | None, cursor: str | None, limit: int) -> Page[TimerView]:
-        """Those that fire next, of one kind or any. Raises BadRequest, Unavailable."""
+        """Return those that fire next, of one kind or any. Raises BadRequest, Unavailable."""
         if kind is not None and kind not in KINDS:
             raise BadRequest(f"kind: must be one of {', '.join(KINDS)}")
         indexes = tuple(_KIND_OF) if kind is None else KINDS[kind]

@@ -304,7 +304,7 @@ class Overview:
     def _queues(
         self, facts: Mapping[str, QueueFacts], last_polls: Mapping[str, datetime], limit: int = QUEUES_MAX
     ) -> list[QueueRow]:
-        """Those that wait longest first."""
+        """Return those that wait longest first."""
         depths = self._depths()
         names = sorted({*depths, *facts}, key=lambda name: (-depths.get(name, EMPTY).oldest_s, name))[:limit]
         rows: list[QueueRow] = []

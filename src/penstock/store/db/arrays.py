@@ -1,7 +1,7 @@
 """PostgreSQL array literals, built by hand.
 
 psycopg dumps a list element by element: 34 µs per job for a batch of 500 where these take 2.9 (figures:
-docs/performance.md). Relies on the types of the columns being right; text is escaped, NULL is None.
+benchmarks/results/notebook.md). Relies on the types of the columns being right; text is escaped, NULL is None.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class TrioCursor(psycopg.AsyncRawCursor[TupleRow]):
         yield from self._maybe_prepare_gen(self._converted)
 
     def committed(self) -> bool:
-        """Whether it was a COMMIT that the server answered with COMMIT."""
+        """Return whether it was a COMMIT that the server answered with COMMIT."""
         return self.statusmessage == "COMMIT"
 
     def _check_results(self, results: list[PGresult]) -> None:
@@ -64,7 +64,8 @@ class TrioCursor(psycopg.AsyncRawCursor[TupleRow]):
         raise psycopg.InternalError(f"{len(results)} results of one statement")
 
     def committed_nothing(self) -> bool:
-        """Whether it was a COMMIT that the server answered with ROLLBACK, as the transaction had failed before."""
+        """Return whether it was a COMMIT that the server answered with ROLLBACK, as the transaction had failed
+        before."""
         return self.statusmessage == "ROLLBACK" and not self._converted.query.lstrip().upper().startswith(b"ROLLBACK")
 
     def rows_nowait(self) -> list[TupleRow]:

@@ -130,12 +130,13 @@ class WrittenApart(pg_errors.SerializationFailure):
 
 
 def is_id_taken(error: DatabaseError) -> bool:
-    """Whether the statement was refused for an id that we made: as `IdTaken`, which says it already."""
+    """Return whether the statement was refused for an id that we made: as `IdTaken`, which says it already."""
     return isinstance(error, CLASH) and error.diag.constraint_name in _MADE_IDS
 
 
 def with_defaults(dsn: str) -> str:
-    """The conninfo with our defaults. Raises DatabaseError for one that is none; it shows no part of a password."""
+    """Return the conninfo with our defaults. Raises DatabaseError for one that is none; it shows no part of a
+    password."""
     try:
         given = conninfo_to_dict(dsn)
     except psycopg.ProgrammingError as error:  # libpq quotes what it did not understand, often a part of the password
@@ -151,8 +152,8 @@ def with_defaults(dsn: str) -> str:
 
 
 async def is_starting(dsn: str) -> bool:
-    """Whether a server is there that takes no connections now: it starts, recovers or stops. Told by no other means,
-    as an error in connecting has no code, and its text the server's language."""
+    """Return whether a server is there that takes no connections now: it starts, recovers or stops. Told by no other
+    means, as an error in connecting has no code, and its text the server's language."""
     with trio.move_on_after(PING_TIMEOUT_S):
         status = await trio.to_thread.run_sync(pq.PGconn.ping, dsn.encode(), abandon_on_cancel=True)
         return status == pq.Ping.REJECT
@@ -244,8 +245,8 @@ class Database:
         """``async with database.connection() as connection``. Never take a second one inside: the pool is bounded.
 
         A statement that has no answer within ``answer_timeout_s`` is `InDoubt`. ``patient``: for services whose
-        statements may take as long as the server lets them. ``ahead``: for lanes and services, whose number is bounded:
-        a crowd of callers who read holds up no work.
+        statements may take as long as the server lets them. ``ahead``: for group-commit queues and services, whose
+        number is bounded: a crowd of callers who read holds up no work.
         """
         return self.pool.connection(answer_within_s=self._statement_timeout_s if patient else None, ahead=ahead)
 

@@ -36,10 +36,11 @@ class InDoubt(psycopg.OperationalError):
 
 
 def is_rolled_back(error: psycopg.Error) -> bool:
-    """Whether this answer of the server proves that the transaction was undone. Not for errors after a COMMIT."""
+    """Return whether this answer of the server proves that the transaction was undone. Not for errors after a
+    COMMIT."""
     return error.sqlstate is not None and error.diag.severity_nonlocalized == "ERROR"
 
 
 def is_unreplicated(notice: Diagnostic) -> bool:
-    """Whether the server says that a commit has not been waited for until it reached the standby."""
+    """Return whether the server says that a commit has not been waited for until it reached the standby."""
     return notice.source_function == _SYNC_WAIT

@@ -45,7 +45,7 @@ async def placed(dsn: str, schema: str | None) -> str:
 
 
 def in_schema(dsn: str, schema: str) -> str:
-    """The conninfo whose connections work in that schema."""
+    """Return the conninfo whose connections work in that schema."""
     given = str(conninfo_to_dict(with_defaults(dsn)).get("options") or "")
     ours = f"-c search_path={_quoted(schema)}"
     if schema != PLAIN_SCHEMA:

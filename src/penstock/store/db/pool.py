@@ -200,7 +200,7 @@ class Pool:
             connection.discard(f"the pool was closed and it did not come back within {grace_s} s")
 
     def statistics(self) -> PoolStatistics:
-        """A snapshot. Cheap."""
+        """Return a snapshot. Cheap."""
         return PoolStatistics(
             max_size=self._max_size,
             idle=len(self._idle),
@@ -349,7 +349,8 @@ async def _make_clean(connection: TrioConnection) -> None:
 
 
 def _has_input(fd: int) -> bool:
-    """Whether an idle connection has something to say: the end of the connection as a rule, nothing we want ever."""
+    """Return whether an idle connection has something to say: the end of the connection as a rule, nothing we want
+    ever."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(0))

@@ -33,7 +33,7 @@ async def refuse_transaction_pooling(connection: TrioConnection, dsn: str) -> No
 
 
 async def _server(connection: TrioConnection) -> int:
-    """The process of the server that this connection meets now."""
+    """Return the process of the server that this connection meets now."""
     async with connection.cursor() as cursor:
         await cursor.execute(SQL["server_process"], prepare=False)  # one that was prepared would be elsewhere
         return cast("tuple[int]", await cursor.fetchone())[0]

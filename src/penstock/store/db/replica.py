@@ -36,7 +36,7 @@ class Replica:
         self._fit, self._until = False, float("-inf")
 
     async def is_fit(self) -> bool:
-        """Whether lists may be read from it now."""
+        """Return whether lists may be read from it now."""
         if trio.current_time() >= self._until:
             async with self._looking:  # one look answers all who wait for it
                 if trio.current_time() >= self._until:

@@ -43,7 +43,8 @@ class SchemaMismatch(PenstockError):
 
 
 def schema_sql() -> str:
-    """The text of ``schema.sql``: of the wheel if this is one, else of the checkout that the package runs from."""
+    """Return the text of ``schema.sql``: of the wheel if this is one, else of the checkout that the package runs
+    from."""
     packaged = resources.files("penstock") / "schema.sql"
     if packaged.is_file():
         return packaged.read_text(encoding="utf-8")

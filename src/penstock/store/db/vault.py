@@ -115,7 +115,7 @@ class Vault:
     # -- one value
 
     def seal_text(self, payload: str) -> str:
-        """A payload of a journal, as `seal_value`."""
+        """Return a payload of a journal, as `seal_value`."""
         return self.seal_value(payload.encode(), PAYLOAD).decode()
 
     def seal_value(self, value: bytes, name: str) -> bytes:
@@ -172,7 +172,7 @@ async def offloaded(size_bytes: int, compute: Callable[[], T]) -> T:
 
 
 def make_vault(keys: str | None) -> Vault | None:
-    """The vault of a setting; None without one. Raises BadRequest."""
+    """Return the vault of a setting; None without one. Raises BadRequest."""
     return None if keys is None else Vault(read_keys(keys))
 
 

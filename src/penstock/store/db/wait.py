@@ -48,7 +48,8 @@ class Drive(Generic[RV]):
         self.was_woken = False
 
     async def run(self) -> RV:
-        """The generator's result. Raises what it raises; `psycopg.OperationalError` if the socket gets closed."""
+        """Return the generator's result. Raises what it raises; `psycopg.OperationalError` if the socket gets
+        closed."""
         generator, fd = self.generator, self.fd
         waits_for = self.waits_for
         try:
@@ -71,7 +72,7 @@ class Drive(Generic[RV]):
 
 
 async def drive_connecting(generator: PQGenConn[RV]) -> RV:
-    """The result of a generator that names its socket at every step (connecting, requesting a cancel).
+    """Return the result of a generator that names its socket at every step (connecting, requesting a cancel).
 
     Interrupted, the generator is closed, and its socket with it.
     """

@@ -171,7 +171,8 @@ def default_data_dir() -> Path:
 
 
 def has_cluster(data_dir: Path) -> bool:
-    """Whether there is a database, of whatever version. What can't be looked at may be one: who opens it says why."""
+    """Return whether there is a database, of whatever version. What can't be looked at may be one: who opens it says
+    why."""
     try:
         return any(each.name.isdecimal() and _has_version(each) for each in data_dir.iterdir())
     except FileNotFoundError:
@@ -261,8 +262,9 @@ def write_settings(installation: Installation, socket_dir: Path, settings: Mappi
 
 
 def _known_users(installation: Installation) -> list[str]:
-    """The users of the machine whom the server lets in, as any of its roles: us, and as root the account that it runs
-    as, too, unless that is `nobody`, as which others run. Raises `EmbeddedPostgresError` for a user without a name."""
+    """Return the users of the machine whom the server lets in, as any of its roles: us, and as root the account that it
+    runs as, too, unless that is `nobody`, as which others run. Raises `EmbeddedPostgresError` for a user without a
+    name."""
     try:
         found = [pwd.getpwuid(os.geteuid()).pw_name]
     except KeyError:
@@ -294,7 +296,7 @@ def remove_socket_dir(installation: Installation, socket_dir: Path) -> None:
 
 
 def open_log(installation: Installation) -> int:
-    """A file descriptor to append to the server's log."""
+    """Return a file descriptor to append to the server's log."""
     path = installation.log_file
     if path.exists() and path.stat().st_size > LOG_MAX_BYTES:
         path.rename(path.with_suffix(".log.1"))
@@ -327,7 +329,7 @@ def read_postmaster(installation: Installation) -> Postmaster | None:
 
 
 def is_running(installation: Installation, postmaster: Postmaster) -> bool:
-    """Whether the pid is still that of the server on our cluster: after a crash it may be anybody's.
+    """Return whether the pid is still that of the server on our cluster: after a crash it may be anybody's.
 
     Whatever is said of it, no process of another user than the server's is meant.
     """
@@ -346,7 +348,7 @@ def is_running(installation: Installation, postmaster: Postmaster) -> bool:
 
 
 def log_tail(installation: Installation, max_bytes: int = 2000) -> str:
-    """The end of the server's log, for an error message."""
+    """Return the end of the server's log, for an error message."""
     try:
         return installation.log_file.read_bytes()[-max_bytes:].decode(errors="replace").strip()
     except OSError as error:
@@ -459,14 +461,15 @@ def _copy_programs(programs: Path, data_dir: Path) -> Path:
 
 
 def _socket_fits(directory: Path) -> bool:
-    """Whether libpq can be told of a socket there: a comma would separate two hosts."""
+    """Return whether libpq can be told of a socket there: a comma would separate two hosts."""
     if "," in str(directory):
         return False
     return len(os.fsencode(directory / f".s.PGSQL.{PORT}")) <= SOCKET_PATH_MAX_BYTES
 
 
 def _shared_buffers_mib() -> int:
-    """An eighth of the memory, 128 MiB to 1 GiB: half of PostgreSQL's rule of thumb, as the machine isn't its alone."""
+    """Return an eighth of the memory, 128 MiB to 1 GiB: half of PostgreSQL's rule of thumb, as the machine isn't its
+    alone."""
     memory_mib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
     return min(max(memory_mib // 8, 128), 1024)
 

@@ -210,7 +210,7 @@ class _Server:
         return EmbeddedServer(dsn, process.wait, alone=True)
 
     async def attach(self) -> EmbeddedServer | None:
-        """The one that others use; None when it is gone: then they are about to end."""
+        """Return the one that others use; None when it is gone: then they are about to end."""
         self._began = True
         postmaster = read_postmaster(self._installation)
         dsn = self._lock.dsn
@@ -273,7 +273,7 @@ def _join(users: int) -> bool:
 
 
 def _is_last(users: int) -> bool:
-    """Whether nobody else uses the server."""
+    """Return whether nobody else uses the server."""
     return _lock_nowait(users, fcntl.LOCK_EX)
 
 
@@ -298,7 +298,7 @@ class _Lock:
 
     @property
     def socket_dir(self) -> Path | None:
-        """The temporary directory of who started a server last, if it left one."""
+        """Return the temporary directory of who started a server last, if it left one."""
         name = self._lines()[1]
         return Path(name) if name else None
 
@@ -308,7 +308,7 @@ class _Lock:
         return self._lines()[2]
 
     def is_taken(self) -> bool:
-        """Whether an engine has the directory: one of before there was a `USERS` says so in no other way."""
+        """Return whether an engine has the directory: one of before there was a `USERS` says so in no other way."""
         if not _lock_nowait(self._fd, fcntl.LOCK_EX):
             return True
         fcntl.flock(self._fd, fcntl.LOCK_UN)

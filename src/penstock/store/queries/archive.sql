@@ -17,6 +17,6 @@ SELECT s.pos, s.seq, json_build_object('step', row_to_json(s))::text FROM pensto
 WHERE s.number = $1::bigint AND (s.pos, s.seq) > ($2::bigint, $3::bigint) ORDER BY s.pos, s.seq LIMIT $4::int
 
 -- name: archived_records
--- Of a run of code its journal after the position $2, at most $3 records.
+-- Of a durable run its journal after the position $2, at most $3 records.
 SELECT j.pos, json_build_object('record', row_to_json(j))::text FROM journal j
 WHERE j.instance_id = $1::bigint AND j.pos > $2::bigint ORDER BY j.pos LIMIT $3::int

@@ -8,7 +8,7 @@ INSERT INTO called (id, caller, token_id, seq, root, depth, path)
 SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::smallint[], $7::text[])
 
 -- name: hold_caller
--- The run of code that calls, locked: $1 token $2 seq $3 attempt $4 holder. The first instance of its tree, its depth in it,
+-- The durable run that calls, locked: $1 token $2 seq $3 attempt $4 holder. The first instance of its tree, its depth in it,
 -- and a seq for the call. Nothing when it is not the holder's any more.
 SELECT coalesce((SELECT c.root FROM called c WHERE c.id = t.id), t.id),
   coalesce((SELECT c.depth FROM called c WHERE c.id = t.id), 0), nextval('step_seq')
@@ -16,11 +16,11 @@ FROM token t WHERE t.id = $1::bigint AND t.seq = $2::bigint AND t.state = 1 /* L
   AND t.claimed_by = $4::text FOR NO KEY UPDATE OF t
 
 -- name: turn_of_caller
--- The priority and the flow key of a run of code that calls ($1 instance).
+-- The priority and the flow key of a durable run that calls ($1 instance).
 SELECT i.priority, i.flow_key FROM instance i WHERE i.id = $1::bigint
 
 -- name: call_of_code
--- What a run of code ($1 instance $2 seq of its execution) has called at a path ($3), since it began or continued as a new
+-- What a durable run ($1 instance $2 seq of its execution) has called at a path ($3), since it began or continued as a new
 -- one: the instance and its status.
 SELECT c.id, i.status FROM (
   SELECT * FROM called c WHERE c.caller = $1::bigint AND c.path = $3::text
@@ -30,20 +30,20 @@ SELECT c.id, i.status FROM (
 CROSS JOIN LATERAL (SELECT * FROM instance i WHERE i.id = c.id OFFSET 0) i
 
 -- name: called_at
--- By which run of code an instance ($1) was called, at which path, and its status.
+-- By which durable run an instance ($1) was called, at which path, and its status.
 SELECT c.caller, c.path, i.status FROM called c
 CROSS JOIN LATERAL (SELECT i.status FROM instance i WHERE i.id = c.id OFFSET 0) i WHERE c.id = $1::bigint
 
 -- name: renew_call
--- A run of code asks again for what it had called ($1 instance) before it was retried or continued: a seq of its own again.
+-- A durable run asks again for what it had called ($1 instance) before it was retried or continued: a seq of its own again.
 UPDATE called c SET seq = nextval('step_seq') FROM (SELECT o.caller FROM called o WHERE o.id = $1::bigint OFFSET 0) old
 CROSS JOIN LATERAL (SELECT t.seq FROM token t WHERE t.id = old.caller OFFSET 0) t
 WHERE c.id = $1::bigint AND c.seq <= greatest(t.seq, (
   SELECT CASE WHEN j.kind = 10 /* BEGUN */ THEN j.pos END FROM journal j WHERE j.instance_id = c.caller ORDER BY j.pos LIMIT 1))
 
 -- name: end_for_code
--- What a call of a run of code ($1 token $2 seq) waits for: instance, path, how it stands and why it failed, definition, and
--- whether it is a run of code. Nothing where the run does not wait for it any more: it was retried, or continued, since.
+-- What a call of a durable run ($1 token $2 seq) waits for: instance, path, how it stands and why it failed, definition, and
+-- whether it is a durable run. Nothing where the run does not wait for it any more: it was retried, or continued, since.
 SELECT c.id, c.path, i.status, i.failure, i.failure_code, d.id, d.code
 FROM (SELECT * FROM called c WHERE c.token_id = $1::bigint AND c.seq = $2::bigint) c
 CROSS JOIN LATERAL (
@@ -59,7 +59,7 @@ SELECT c.root FROM called c WHERE c.id = $1::bigint
 
 -- name: earlier_child
 -- Of the instances that an entry of a call ($1 token $2 entry) started, the last one that failed and can go on, or has
--- completed: its work is done. Of a run of code that failed another one is started.
+-- completed: its work is done. Of a durable run that failed another one is started.
 SELECT c.id FROM called c
 CROSS JOIN LATERAL (
   SELECT i.status, d.code FROM instance i JOIN definition d ON d.key = i.definition WHERE i.id = c.id OFFSET 0) d
@@ -92,7 +92,7 @@ WHERE c.path IS NOT NULL OR EXISTS (
 ON CONFLICT DO NOTHING
 
 -- name: tell_children
--- Of runs of code $1 that have ended without waiting for what they called: that is to end, too.
+-- Of durable runs $1 that have ended without waiting for what they called: that is to end, too.
 INSERT INTO timer (fire_at, token_id, seq, instance_id, index)
 SELECT penstock_now(), c.id, c.seq, c.id, -5 FROM unnest($1::bigint[]) AS e(id)
 CROSS JOIN LATERAL (SELECT * FROM called c WHERE c.caller = e.id AND c.path IS NOT NULL OFFSET 0) c

@@ -35,7 +35,7 @@ WHERE id = $1::text AND content = $2::text ORDER BY version DESC LIMIT 1
 SELECT EXISTS (SELECT FROM active_version WHERE id = $1::text AND key = 0)
 
 -- name: live_version
--- The newest version of a workflow written as code ($1 id) with this very content, unless it was deleted.
+-- The newest version of a durable workflow ($1 id) with this very content, unless it was deleted.
 SELECT version FROM definition d WHERE id = $1::text AND content = $2::text
   AND NOT EXISTS (SELECT FROM active_version a WHERE a.id = $1::text AND a.key = 0)
   AND d.code = (SELECT n.code FROM definition n WHERE n.id = $1::text ORDER BY n.version DESC LIMIT 1)
@@ -66,7 +66,7 @@ INSERT INTO active_version (id, key) VALUES ($1::text, 0) ON CONFLICT (id) DO UP
 DELETE FROM active_version WHERE id = $1::text AND key = 0
 
 -- name: count_code
--- How many versions of workflows written as code there are of the App $1 ('': of those without a name), to $2.
+-- How many versions of durable workflows there are of the App $1 ('': of those without a name), to $2.
 SELECT count(*) FROM (SELECT FROM definition d
   WHERE d.code AND NOT EXISTS (SELECT FROM active_version a WHERE a.id = d.id AND a.key = 0) AND CASE WHEN $1::text = '' THEN position(':' IN d.id) = 0 ELSE starts_with(d.id, $1::text || ':') END LIMIT $2::int) found
 

@@ -8,7 +8,7 @@
 -- tokens with SKIP LOCKED and so never wait for one. A slot's row is never met by its ctid: it may have changed since the
 -- snapshot, and must not be missed.
 --
--- A run of code is counted as open, where its queue limits `runs`, by the claim that finds it uncounted, and to its end
+-- A durable run is counted as open, where its queue limits `runs`, by the claim that finds it uncounted, and to its end
 -- (`finish_runs`, or what ends instances): token.run_queue. From then on its priority is less by 10, so that it goes before those that
 -- have not begun, whatever waits of them.
 --

@@ -437,7 +437,7 @@ WITH kept AS MATERIALIZED (
 SELECT
 
 -- steps: put_back
--- Of the tokens that `freed` made READY: each waits in the queue, or in Kafka mode, unless it is a run of code or its type is
+-- Of the tokens that `freed` made READY: each waits in the queue, or in Kafka mode, unless it is a durable run or its type is
 -- keyed, in the outbox,
 -- and its history says why, where `kind` does. What its attempt held is free.
 queued AS (
@@ -500,7 +500,7 @@ freed AS (
   RETURNING t.id, t.instance_id, t.seq, t.queued, t.job_type, t.priority, t.attempt, t.step, t.entered_at,
     t.claimed_at, t.claimed_by AS worker, $5::boolean AS to_outbox,
     CASE d.state WHEN 5 /* DISPATCHED */ THEN 13 /* ATTEMPT_REDISPATCHED */ ELSE 11 /* ATTEMPT_EXPIRED */ END AS kind, NULL AS reason, d.held, t.flow_key),
--- steps of: put_back
+-- steps: ended_leases
 SELECT id, seq, attempt, job_type, instance_id, false AS dead, flow_key FROM freed
 UNION ALL
 SELECT id, seq, attempt, job_type, instance_id, true, NULL FROM due WHERE dead

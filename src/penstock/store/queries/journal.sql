@@ -1,4 +1,4 @@
--- Runs of workflows written as code: one token each, the root, whose job an executor holds. What executors and others
+-- Runs of durable workflows: one token each, the root, whose job an executor holds. What executors and others
 -- write into their journals, and how runs come to wait, wake, stand back and end. Lock order: token, then ready, parked,
 -- timer, history, journal, instance and the rest.
 --

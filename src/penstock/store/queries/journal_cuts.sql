@@ -1,4 +1,4 @@
--- What is taken out of the journal of a run of code: what came after the place where a failed one goes on, and all of it
+-- What is taken out of the journal of a durable run: what came after the place where a failed one goes on, and all of it
 -- where the run continues as a new one. Lock order: as queries/journal.sql.
 
 -- name: last_execution
@@ -48,7 +48,7 @@ DELETE FROM signal_id s WHERE s.instance_id = $1::bigint AND s.id = '~cancel' AN
 -- name: continue_run
 -- A run goes on as a new one: $1 token $2 seq $3 attempt $4 holder $5 mail seen; the root is locked. Its journal is a record
 -- with the name $6, which tells it from those of earlier continuations, and the payload $7 (one in an array), then the
--- messages at the positions $8, which nobody has received: they are what others wrote from then on. A run that is not returned
+-- messages and calls of updates at the positions $8, in that order, which nobody has received: they are what others wrote from then on. A run that is not returned
 -- has mail, or is not the holder's;
 -- one that was continued by an earlier try is returned, and stays as it is.
 WITH held AS MATERIALIZED (

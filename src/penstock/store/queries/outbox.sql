@@ -103,7 +103,7 @@ SELECT (SELECT count(*) FROM freed), (SELECT max(id) FROM due)
 
 -- name: queue_to_outbox
 -- Kafka mode: up to $1 jobs that another mode left in the queue move to the outbox, oldest first, without those of the
--- tokens $2 and without runs of code, which executors take in every mode, and keyed types, which are admitted. How many rows of the queue went. No token is locked: if one changes meanwhile, its row is void.
+-- tokens $2 and without durable runs, which executors take in every mode, and keyed types, which are admitted. How many rows of the queue went. No token is locked: if one changes meanwhile, its row is void.
 WITH gone AS (
   DELETE FROM ready r WHERE r.ctid = ANY(ARRAY(
     SELECT ctid FROM ready WHERE token_id <> ALL ($2::bigint[])

@@ -35,7 +35,7 @@ counted AS (INSERT INTO slot (queue, flow_key) SELECT id, '' FROM kept ON CONFLI
 SELECT id FROM kept
 
 -- name: assign_job_types
--- The job types of the queue $1 are now those called $2, and those that joined it: of workflows written as code. What somebody placed
+-- The job types of the queue $1 are now those called $2, and those that joined it: of durable workflows. What somebody placed
 -- stays there, whatever its program says (`join_queue`).
 UPDATE job_type SET queue = CASE WHEN name = ANY($2::text[]) THEN $1::int END, keyed = true, placed = name = ANY($2::text[])
 WHERE queue = $1::int AND name <> ALL($2::text[]) AND (placed OR name NOT LIKE 'code:%')
@@ -78,7 +78,7 @@ SELECT id FROM gone
 
 -- name: queue_state
 -- Of the queue $1 with the job types $2: what runs (its own row's count, the sum of $3 of its keys', null: neither is kept), how many
--- jobs wait, to $3, the age of the first in line, and how many runs of code it counts as open.
+-- jobs wait, to $3, the age of the first in line, and how many durable runs it counts as open.
 SELECT (SELECT s.running FROM slot s WHERE s.queue = $1::int AND s.flow_key = ''),
   (SELECT sum(k.running) FROM (SELECT s.running FROM slot s WHERE s.queue = $1::int AND s.flow_key <> '' LIMIT $3::int) k),
   (SELECT count(*) FROM (

@@ -115,7 +115,7 @@ INSERT INTO scheduled (instance_id, schedule, at, watched)
 SELECT * FROM unnest($1::bigint[], $2::text[], $3::timestamptz[], $4::boolean[])
 
 -- name: overtake_runs
--- Runs of code ($1) whose schedules start another one in their place.
+-- Durable runs ($1) whose schedules start another one in their place.
 INSERT INTO timer (fire_at, token_id, seq, instance_id, index)
 SELECT penstock_now(), i.id, 0, i.id, -13 FROM unnest($1::bigint[]) AS i(id)
 ON CONFLICT (token_id, seq, index) DO NOTHING

@@ -1,4 +1,4 @@
--- What workflows as code take: written when an App opens, read when a run starts.
+-- What durable workflows take: written when an App opens, read when a run starts.
 
 -- name: read_signature
 SELECT arguments FROM code_signature WHERE job_type = $1::text

@@ -51,6 +51,6 @@ async def withdraw(connection: TrioConnection, key: str, *, actor: str | None, a
 
 
 async def read(connection: TrioConnection) -> dict[str, AcknowledgedRow]:
-    """Those that hold, by key."""
+    """Return those that hold, by key."""
     rows = await connection.fetch(SQL["read_acknowledged"], (READ_MAX,))
     return {row.key: row for row in (AcknowledgedRow(*cast(Any, each)) for each in rows)}

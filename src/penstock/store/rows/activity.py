@@ -94,7 +94,7 @@ class KnownEngine(NamedTuple):
 
 
 async def read_clock(connection: TrioConnection) -> datetime:
-    """The database's time."""
+    """Return the database's time."""
     return cast(datetime, (await connection.fetch(SQL["now"]))[0][0])
 
 
@@ -137,7 +137,7 @@ async def purge_workers(connection: TrioConnection, after: str) -> str:
 
 
 async def read_steps(connection: TrioConnection, range_s: int, step_s: int) -> list[ActivityStep]:
-    """The last ``range_s`` seconds; steps in which nothing was counted are missing."""
+    """Return the last ``range_s`` seconds; steps in which nothing was counted are missing."""
     return [ActivityStep(*cast(Any, row)) for row in await connection.fetch(SQL["read_samples"], (range_s, step_s))]
 
 

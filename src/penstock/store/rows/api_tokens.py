@@ -42,12 +42,12 @@ async def version(connection: TrioConnection) -> str:
 
 
 async def alive(connection: TrioConnection, max_count: int) -> list[AliveToken]:
-    """Those that count, the oldest first."""
+    """Return those that count, the oldest first."""
     return [AliveToken(*cast(Any, row)) for row in await connection.fetch(SQL["api_tokens_alive"], (max_count,))]
 
 
 async def everything(connection: TrioConnection) -> list[ListedToken]:
-    """Those that count no longer, too, for a year."""
+    """Return those that count no longer, too, for a year."""
     return [ListedToken(*cast(Any, row)) for row in await connection.fetch(SQL["api_tokens_all"])]
 
 

@@ -15,7 +15,7 @@ PIECE_ROWS: Final = 200
 
 
 async def lines_of(connection: TrioConnection, selected: Selected) -> AsyncGenerator[list[str]]:
-    """The lines of an instance that ended: itself, its steps in order, of a run of code its journal. None when it has
+    """The lines of an instance that ended: itself, its steps in order, of a durable run its journal. None when it has
     changed since it was selected, or is gone."""
     instance = selected.id
     rows = cast(Any, await connection.fetch(SQL["archived_instance"], selected))
@@ -38,7 +38,7 @@ async def lines_of(connection: TrioConnection, selected: Selected) -> AsyncGener
 
 
 async def are_there(connection: TrioConnection, instances: Sequence[Selected]) -> bool:
-    """Whether none of them has been removed."""
+    """Return whether none of them has been removed."""
     ids = ints([each.id for each in instances])
     left = cast(int, (await connection.fetch(SQL["archived_left"], (ids,)))[0][0])
     return left == len(instances)

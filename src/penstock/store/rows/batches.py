@@ -55,7 +55,7 @@ class BatchWork(NamedTuple):
 
     @property
     def is_through(self) -> bool:
-        """Whether all is started, or all is cancelled."""
+        """Return whether all is started, or all is cancelled."""
         return (self.begun if self.cancelled is None else self.cancelled) >= self.total
 
 
@@ -88,7 +88,7 @@ class ItemRow(NamedTuple):
 
 
 async def count_open(connection: TrioConnection, most: int) -> int:
-    """How many have not ended, ``most`` at most."""
+    """Return how many have not ended, ``most`` at most."""
     return cast(int, (await connection.fetch(SQL["open_batches"], (most,)))[0][0])
 
 

@@ -26,14 +26,14 @@ class CalledBy(NamedTuple):
 
 
 class CodeCall(NamedTuple):
-    """A run of code that calls: under its lease, at the path of an operation."""
+    """A durable run that calls: under its lease, at the path of an operation."""
 
     run_lease: RunLease
     path: str
 
 
 class CallingRun(NamedTuple):
-    """A run of code whose call begins, and what is called has of it where nothing else is said."""
+    """A durable run whose call begins, and what is called has of it where nothing else is said."""
 
     by: CalledBy
     priority: int | None
@@ -41,7 +41,7 @@ class CallingRun(NamedTuple):
 
 
 class EndForCode(NamedTuple):
-    """What a call of a run of code waits for."""
+    """What a call of a durable run waits for."""
 
     id: int
     path: str
@@ -125,7 +125,7 @@ def tell(
     orphaned: Sequence[int] = (),
 ) -> list[Statement]:
     """What a transaction writes last: the calls that it made, instances that failed and are waited for again under
-    another seq, instances that ended and were called, calls that wait no more (token and seq), runs of code that
+    another seq, instances that ended and were called, calls that wait no more (token and seq), durable runs that
     ended."""
     ints = arrays.ints
     found: list[Statement] = []
@@ -147,7 +147,7 @@ def tell(
 
 
 async def hold_caller(connection: TrioConnection, call: CodeCall) -> CallingRun | None:
-    """The call of a run of code, whose token is locked until the transaction ends; its depth is that of what is called.
+    """The call of a durable run, whose token is locked until the transaction ends; its depth is that of what is called.
     None when it is not the holder's any more."""
     caller = call.run_lease.instance
     held, turns = await connection.roundtrip([(SQL["hold_caller"], call.run_lease), (SQL["turn_of_caller"], (caller,))])
@@ -159,8 +159,8 @@ async def hold_caller(connection: TrioConnection, call: CodeCall) -> CallingRun 
 
 
 async def called_by_code(connection: TrioConnection, call: CodeCall) -> tuple[bool, tuple[int, InstanceStatus] | None]:
-    """Whether the run is the holder's still; and what it has called there: the instance and its status. None: nothing,
-    and nobody but the holder can. A transaction of its own."""
+    """Return whether the run is the holder's still; and what it has called there: the instance and its status. None:
+    nothing, and nobody but the holder can. A transaction of its own."""
     params = (call.run_lease.instance, call.run_lease.seq, call.path)
     _, held, found, _ = await connection.roundtrip(
         [(SQL["begin"], ()), (SQL["hold_caller"], call.run_lease), (SQL["call_of_code"], params), (SQL["commit"], ())]
@@ -170,18 +170,18 @@ async def called_by_code(connection: TrioConnection, call: CodeCall) -> tuple[bo
 
 
 async def called_at(connection: TrioConnection, instance: int) -> tuple[int, str | None, InstanceStatus] | None:
-    """The caller of an instance, and at which path; its status. None: nobody called it."""
+    """Return the caller of an instance, and at which path; its status. None: nobody called it."""
     rows = cast(Any, await connection.fetch(SQL["called_at"], (instance,)))
     return (rows[0][0], rows[0][1], InstanceStatus(rows[0][2])) if rows else None
 
 
 def renew(instance: int) -> Statement:
-    """What a run of code asks for again, that it had called in a former life, is of a call of this one."""
+    """What a durable run asks for again, that it had called in a former life, is of a call of this one."""
     return SQL["renew_call"], (instance,)
 
 
 async def end_for_code(connection: TrioConnection, token: int, seq: int) -> EndForCode | None:
-    """What a call of a run of code waits for."""
+    """What a call of a durable run waits for."""
     rows = cast(Any, await connection.fetch(SQL["end_for_code"], (token, seq)))
     if not rows:
         return None

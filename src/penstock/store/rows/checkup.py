@@ -57,12 +57,12 @@ class Log(NamedTuple):
 
 
 async def server(connection: TrioConnection) -> ServerFacts:
-    """The server's version, settings and load."""
+    """Return the server's version, settings and load."""
     return ServerFacts(*cast(Any, (await connection.fetch(SQL["checkup_server"]))[0]))
 
 
 async def tables(connection: TrioConnection) -> list[Table]:
-    """All of ours, partitions too."""
+    """Return all of ours, partitions too."""
     return [Table(*cast(Any, row)) for row in await connection.fetch(SQL["checkup_tables"])]
 
 
@@ -72,7 +72,7 @@ async def invalid_indexes(connection: TrioConnection) -> list[str]:
 
 
 async def may_create(connection: TrioConnection) -> bool:
-    """Whether we may make tables, which partitions are."""
+    """Return whether we may make tables, which partitions are."""
     return cast(bool, (await connection.fetch(SQL["checkup_may_create"]))[0][0])
 
 

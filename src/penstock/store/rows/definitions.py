@@ -20,7 +20,7 @@ ACTIVE_VERSION: Final = 21
 
 
 class DefinitionRow(NamedTuple):
-    """A stored version. ``key`` is what instances refer to. ``code``: generated for a workflow written as code."""
+    """A stored version. ``key`` is what instances refer to. ``code``: generated for a durable workflow."""
 
     key: int
     id: str
@@ -66,7 +66,7 @@ async def save(
     code: bool = False,
 ) -> Saved:
     """Store a definition unless some version of its id has the same content, and let new starts use it; also, whether
-    it is new, and whether they do: not of workflows written as code, whose executors say which version they start, nor
+    it is new, and whether they do: not of durable workflows, whose executors say which version they start, nor
     an older version while an engine lives that would not know. Raises OtherKind.
 
     Safe under concurrent uploads of the same id: they are served one after the other. Begins a transaction of its own.
@@ -95,12 +95,12 @@ async def save(
 
 
 async def is_deleted(connection: TrioConnection, id: str) -> bool:
-    """Whether an id was deleted, and not uploaded since."""
+    """Return whether an id was deleted, and not uploaded since."""
     return bool((await connection.fetch(SQL["is_deleted"], (id,)))[0][0])
 
 
 async def delete(connection: TrioConnection, id: str, actor: str | None, *, audit: bool) -> bool | None:
-    """Let no id find a workflow written as code any more, until it is registered again; instances that have ended stay.
+    """Let no id find a durable workflow any more, until it is registered again; instances that have ended stay.
     False: one of its runs is open; None: there is none. Safe under concurrent registrations. Raises OtherKind for
     another definition, and Conflict while an engine lives that would not know."""
     async with connection.transaction():
@@ -121,7 +121,7 @@ async def delete(connection: TrioConnection, id: str, actor: str | None, *, audi
 
 
 async def has_open_instances(connection: TrioConnection, id: str, version: int | None = None) -> bool:
-    """Whether an instance of an id has not ended, of any version or of one."""
+    """Return whether an instance of an id has not ended, of any version or of one."""
     return bool((await connection.fetch(SQL["has_open_instances"], (id, version)))[0][0])
 
 
@@ -129,7 +129,7 @@ async def activate(
     connection: TrioConnection, id: str, version: int, actor: str | None, *, audit: bool
 ) -> DefinitionRow | None:
     """Let new starts of an id use this version; None when there is no such version. Safe under concurrent uploads.
-    Raises OtherKind for a workflow written as code, and Conflict while an engine lives that would not know."""
+    Raises OtherKind for a durable workflow, and Conflict while an engine lives that would not know."""
     async with connection.transaction():
         await connection.roundtrip([(SQL["patient_locks"], ()), (SQL["lock_definition"], (id,))])
         row = await find(connection, id, version)
@@ -163,7 +163,7 @@ async def _activate(connection: TrioConnection, row: DefinitionRow, actor: str |
 
 
 async def find(connection: TrioConnection, id: str, version: int) -> DefinitionRow | None:
-    """A version, 0 for the active one."""
+    """Return a version, 0 for the active one."""
     if version:
         rows = await connection.fetch(SQL["definition_version"], (id, version))
     else:
@@ -178,34 +178,34 @@ async def newest(connection: TrioConnection, id: str) -> int | None:
 
 
 async def same(connection: TrioConnection, id: str, content: str) -> int | None:
-    """The newest version of a workflow written as code that has this content, unless it was deleted."""
+    """The newest version of a durable workflow that has this content, unless it was deleted."""
     rows = await connection.fetch(SQL["live_version"], (id, content))
     return cast(int, rows[0][0]) if rows else None
 
 
 async def count_code(connection: TrioConnection, app: str, most: int) -> int:
-    """How many versions of workflows written as code an App has, counted so far."""
+    """Return how many versions of durable workflows an App has, counted so far."""
     return cast(int, (await connection.fetch(SQL["count_code"], (app, most)))[0][0])
 
 
 async def by_key(connection: TrioConnection, key: int) -> DefinitionRow:
-    """The version that an instance refers to; it exists."""
+    """Return the version that an instance refers to; it exists."""
     rows = await connection.fetch(SQL["definition_by_key"], (key,))
     return DefinitionRow(*cast(Any, rows[0]))
 
 
 async def any_code(connection: TrioConnection) -> bool:
-    """Whether there is a workflow written as code."""
+    """Return whether there is a durable workflow."""
     return bool((await connection.fetch(SQL["any_code"]))[0][0])
 
 
 async def keys_of(connection: TrioConnection, id: str, version: int | None = None) -> list[int]:
-    """The keys of all versions of an id, or of one of them."""
+    """Return the keys of all versions of an id, or of one of them."""
     return [cast(int, row[0]) for row in await connection.fetch(SQL["keys_of_definition"], (id, version))]
 
 
 async def keys_of_code(connection: TrioConnection) -> list[int]:
-    """The keys of all versions of workflows written as code."""
+    """Return the keys of all versions of durable workflows."""
     return [cast(int, row[0]) for row in await connection.fetch(SQL["keys_of_code"])]
 
 
@@ -230,7 +230,7 @@ _LIKE = str.maketrans({"\\": "\\\\", "%": "\\%", "_": "\\_"})
 
 
 async def job_type_ids(connection: TrioConnection, names: Sequence[str]) -> dict[str, int]:
-    """The ids of job types that exist."""
+    """Return the ids of job types that exist."""
     rows = cast(Any, await connection.fetch(SQL["job_types"], (arrays.texts(names),)))
     return dict(rows)
 
@@ -247,11 +247,11 @@ async def ensure_job_types(connection: TrioConnection, names: Sequence[str]) -> 
 
 
 async def is_mentioned(connection: TrioConnection, id: str) -> bool:
-    """Whether a definition that is not code may call this one; some that don't are taken for such."""
+    """Return whether a definition that is not code may call this one; some that don't are taken for such."""
     return bool((await connection.fetch(SQL["is_mentioned"], (msgspec.json.encode(id).decode(),)))[0][0])
 
 
 async def active_keys(connection: TrioConnection, ids: Sequence[str]) -> dict[str, int]:
-    """The key of the version of each id that new starts use; unknown ids are left out."""
+    """Return the key of the version of each id that new starts use; unknown ids are left out."""
     rows = cast(Any, await connection.fetch(SQL["active_keys"], (arrays.texts(ids),)))
     return dict(rows)

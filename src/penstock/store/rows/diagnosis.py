@@ -88,13 +88,13 @@ async def brief_read(connection: TrioConnection) -> AsyncGenerator[None]:
 
 
 async def tokens(connection: TrioConnection, instance: int) -> list[OpenExecution]:
-    """The open executions, in order of entry."""
+    """Return the open executions, in order of entry."""
     rows = await connection.fetch(SQL["standing_tokens"], (instance, TOKENS_MAX))
     return [OpenExecution(*cast(Any, row)) for row in rows]
 
 
 async def is_dead_end(connection: TrioConnection, instance: int) -> bool:
-    """Whether nothing of the open instance goes on by itself."""
+    """Return whether nothing of the open instance goes on by itself."""
     [(ended,)] = await connection.fetch(SQL["standing_dead_end"], (instance,))
     return bool(ended)
 
@@ -106,13 +106,13 @@ async def timers(connection: TrioConnection, of: Sequence[OpenExecution]) -> lis
 
 
 async def failure(connection: TrioConnection, instance: int) -> LastFailure | None:
-    """The failure that ended an instance."""
+    """Return the failure that ended an instance."""
     rows = await connection.fetch(SQL["standing_failure"], (instance,))
     return LastFailure(*cast(Any, rows[0])) if rows else None
 
 
 async def signals(connection: TrioConnection, instance: int) -> int:
-    """How many signals are kept for an instance."""
+    """Return how many signals are kept for an instance."""
     return cast(int, (await connection.fetch(SQL["standing_signals"], (instance,)))[0][0])
 
 
@@ -143,8 +143,8 @@ async def open_history(connection: TrioConnection, instance: int) -> list[Histor
 async def history_slice(
     connection: TrioConnection, instance: int, *, before: int, most: int, output_max_bytes: int | None
 ) -> list[tuple[HistoryEntry, WrittenOutput]]:
-    """The ``most`` executions that closed last before a position, with their attempts; with what each wrote, up to
-    ``output_max_bytes``."""
+    """Return the ``most`` executions that closed last before a position, with their attempts; with what each wrote, up
+    to ``output_max_bytes``."""
     params = (instance, before, most, output_max_bytes is not None, output_max_bytes or 0)
     found: list[tuple[HistoryEntry, WrittenOutput]] = []
     for row in cast(Any, await connection.fetch(SQL["history_slice"], params)):
@@ -154,7 +154,7 @@ async def history_slice(
 
 
 async def closed_at(connection: TrioConnection, key: JobKey) -> tuple[int, int] | None:
-    """The position at which an execution closed, and its step; None for one that is open, or none."""
+    """Return the position at which an execution closed, and its step; None for one that is open, or none."""
     rows = await connection.fetch(SQL["closed_at"], key)
     return cast("tuple[int, int]", rows[0]) if rows else None
 

@@ -67,7 +67,7 @@ async def listen_and_hold(connection: TrioConnection, number: int) -> bool:
 
 
 async def others(connection: TrioConnection, holder: str) -> list[OtherEngine]:
-    """The other engines."""
+    """Return the other engines."""
     return [OtherEngine(*cast(Any, row)) for row in await connection.fetch(SQL["others"], (holder,))]
 
 

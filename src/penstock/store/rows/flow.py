@@ -58,7 +58,7 @@ class ClaimScan(NamedTuple):
     ended_at: int | None
 
     def more(self, keys_max: int) -> bool:
-        """Whether something may begin that was not looked at, or was in others' hands."""
+        """Return whether something may begin that was not looked at, or was in others' hands."""
         return self.visited >= keys_max or self.passed > 0
 
     def unserved(self, keys: Sequence[str]) -> Sequence[str]:

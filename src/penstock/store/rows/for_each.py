@@ -47,7 +47,8 @@ async def read(connection: TrioConnection, instances: Sequence[int], items: Sequ
 
 
 async def next_items(connection: TrioConnection, instance: int, token: int, first: int) -> dict[tuple[int, int], bytes]:
-    """The variables of the next items of a forEach, by its token and item. One that can't be read is left out."""
+    """Return the variables of the next items of a forEach, by its token and item. One that can't be read is left
+    out."""
     params = (instance, token, first, READ_AHEAD_COUNT, READ_AHEAD_BYTES)
     rows = cast(Any, await connection.fetch(SQL["read_next_items"], params))
     texts = {(token, item): text for item, text in rows}
@@ -74,8 +75,8 @@ async def results(connection: TrioConnection, instance: int, token: int) -> dict
 async def failed_when_done(
     connection: TrioConnection, instance: int, items: Sequence[Token], types: Sequence[StepType]
 ) -> Token | None:
-    """The first of the items, with the types of their steps, that failed by no error of its own: whoever had it did the
-    work."""
+    """Return the first of the items, with the types of their steps, that failed by no error of its own: whoever had it
+    did the work."""
     if not items:
         return None
     columns = (

@@ -202,7 +202,7 @@ def spared(
 
 
 async def instances_locked_elsewhere(connection: TrioConnection, instances: Sequence[int]) -> set[int]:
-    """Those of the instances of which other transactions hold a token now."""
+    """Return those of the instances of which other transactions hold a token now."""
     ids = arrays.ints(sorted(set(instances)))
     roots, branches, there = cast(
         Any,
@@ -215,12 +215,12 @@ async def instances_locked_elsewhere(connection: TrioConnection, instances: Sequ
 
 
 async def more_positions(connection: TrioConnection, count: int) -> deque[int]:
-    """A further block of ascending positions."""
+    """Return a further block of ascending positions."""
     return deque(cast(int, row[0]) for row in await connection.fetch(SQL["positions"], (count,)))
 
 
 def token_of(row: Sequence[Any]) -> Token:
-    """A row of `read_tokens`."""
+    """Return a row of `read_tokens`."""
     (id, instance_id, seq, step, state, entered_at, parent_id, side, attempt, failures, expiries, pending, arrived,
      unfolded, claimed_by, claimed_at, lease_until, timeout_s, priority, queued, entry, waits_for, item,
      held, flow_key, run_queue, backoff_s, backoff_max_s) = row  # fmt: skip
@@ -270,7 +270,7 @@ class NewInstance(NamedTuple):
 
 
 class StoredDefinition(Protocol):
-    """What is written of an instance's definition. ``code``: its instances are runs of code, whose jobs wait in the
+    """What is written of an instance's definition. ``code``: its instances are durable runs, whose jobs wait in the
     queue in every dispatch mode."""
 
     key: int
@@ -280,15 +280,15 @@ class StoredDefinition(Protocol):
     """Whether it has steps with forEach."""
 
     def job_type_of(self, step: int) -> int | None:
-        """The id of a step's job type; None for steps that make no job."""
+        """Return the id of a step's job type; None for steps that make no job."""
         ...
 
     def step_id_of(self, step: int) -> str:
-        """The id of a step."""
+        """Return the id of a step."""
         ...
 
     def task_type_of(self, step: int) -> int:
-        """The id of a user task's job type."""
+        """Return the id of a user task's job type."""
         ...
 
 

@@ -70,7 +70,7 @@ async def types(connection: TrioConnection) -> list[int]:
 
 
 async def count(connection: TrioConnection, most: int) -> int:
-    """How many there are, to ``most``."""
+    """Return how many there are, to ``most``."""
     return cast(int, (await connection.fetch(SQL["count_tasks"], (most,)))[0][0])
 
 
@@ -127,7 +127,8 @@ async def items(connection: TrioConnection, tokens: Sequence[int], max_bytes: in
 async def find(
     connection: TrioConnection, instance: int, step: int, execution: tuple[int, int] | None = None
 ) -> int | None:
-    """The ``seq`` of the oldest open execution of a step; ``execution``: of that token and seq, if it is open."""
+    """Return the ``seq`` of the oldest open execution of a step; ``execution``: of that token and seq, if it is
+    open."""
     token, seq = (None, None) if execution is None else execution
     rows = await connection.fetch(SQL["find_task"], (instance, step, token, seq))
     return cast(int, rows[0][0]) if rows else None
@@ -164,7 +165,7 @@ async def release(connection: TrioConnection, key: TaskKey, assignee: str | None
 
 
 async def is_filled(connection: TrioConnection) -> tuple[bool, bool]:
-    """Whether all open tasks are listed; whether an engine lives that knows nothing of the list."""
+    """Return whether all open tasks are listed; whether an engine lives that knows nothing of the list."""
     return cast("tuple[bool, bool]", (await connection.fetch(SQL["inbox_is_filled"]))[0])
 
 

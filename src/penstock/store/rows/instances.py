@@ -84,7 +84,7 @@ class InstanceRow(NamedTuple):
     flow_key: str | None
     blocked_since: datetime | None
     blocked_reason: str | None
-    """Of a run of code that is blocked."""
+    """Of a durable run that is blocked."""
 
 
 class StepPlace(NamedTuple):
@@ -173,8 +173,8 @@ async def begin(connection: TrioConnection, statement: bytes, params: tuple[Any,
 
 
 async def started(connection: TrioConnection, ids: Sequence[int]) -> dict[int, tuple[Begun, str | None, int]]:
-    """Those of the instances that exist, with the last holder of their root token, and the key of their definition.
-    ``lease_until`` is set while the lease of a direct dispatch is that holder's."""
+    """Return those of the instances that exist, with the last holder of their root token, and the key of their
+    definition. ``lease_until`` is set while the lease of a direct dispatch is that holder's."""
     rows = cast(Any, await connection.fetch(SQL["started"], (arrays.ints(ids),)))
     return {row[0]: (Begun(*row[:5]), row[5], row[6]) for row in rows}
 
@@ -223,14 +223,14 @@ async def places(connection: TrioConnection, ids: Sequence[int]) -> dict[int, li
 
 
 async def exists(connection: TrioConnection, id: int) -> bool:
-    """Whether there is such an instance."""
+    """Return whether there is such an instance."""
     return bool(await connection.fetch(SQL["instance_exists"], (id,)))
 
 
 DELAYED: Final = "DELAYED"
 """In place of a status: those ACTIVE ones that have not begun."""
 BLOCKED: Final = "BLOCKED"
-"""In place of a status: those WAITING ones that are runs of code which no code could go on with."""
+"""In place of a status: those WAITING ones that are durable runs which no code could go on with."""
 OPEN: Final = "OPEN"
 """In place of a status, of a bulk operation or at a step: those that have not ended."""
 
@@ -263,7 +263,7 @@ class Listed(NamedTuple):
 
     @property
     def by_index(self) -> bool:
-        """Whether it has an index of its own, so that no walk over all of a status finds more."""
+        """Return whether it has an index of its own, so that no walk over all of a status finds more."""
         led = self.cause, self.step, self.parent, self.bulk
         return bool(self.attributes) or any(value is not None for value in led)
 
@@ -284,7 +284,7 @@ async def find_ended(connection: TrioConnection, ids: Sequence[int]) -> list[int
 
 @cache
 def oldest_first(statement: bytes) -> bytes:
-    """A list's statement, or `walk`, in the other direction: by the same indexes, backwards."""
+    """Return a list's statement, or `walk`, in the other direction: by the same indexes, backwards."""
     return statement.replace(b" DESC LIMIT ", b" ASC LIMIT ").replace(b"SELECT min(id) FROM", b"SELECT max(id) FROM")
 
 
@@ -326,7 +326,7 @@ _PLAIN_LISTS: Final[Mapping[str | None, str]] = {
 
 
 def _list_of(listed: Listed, params: tuple[object, ...]) -> tuple[str, tuple[object, ...]]:
-    """The name of a list's statement and its parameters; ``params`` are those that all have."""
+    """Return the name of a list's statement and its parameters; ``params`` are those that all have."""
     match listed.status:
         case _ if listed.attributes:
             name, params = "list_attributed", (*params, listed.status, *_attributes(listed.attributes))
@@ -389,7 +389,8 @@ async def _walk(
 
 
 async def find_page(connection: TrioConnection, listed: Listed, *, limit: int, offset: int, count_max: int) -> IdPage:
-    """A page, newest first, counted up to ``count_max``. Takes seconds at most, however many there are to look at."""
+    """Return a page, newest first, counted up to ``count_max``. Takes seconds at most, however many there are to look
+    at."""
     try:
         page = await find_ids(connection, listed, limit=limit, offset=offset)
     except QueryCanceled:
@@ -523,7 +524,7 @@ async def estimate(connection: TrioConnection) -> int:
 
 
 async def history_count(connection: TrioConnection, id: int) -> int:
-    """How many history rows an instance has."""
+    """Return how many history rows an instance has."""
     return cast(int, (await connection.fetch(SQL["history_count"], (id,)))[0][0])
 
 
@@ -536,7 +537,7 @@ class DefinitionOf(NamedTuple):
 
 
 async def history(connection: TrioConnection, id: int) -> tuple[DefinitionOf, list[HistoryEntry]] | None:
-    """The definition of an instance and its history; None when there is no such instance. In `one_snapshot`."""
+    """Return the definition of an instance and its history; None when there is no such instance. In `one_snapshot`."""
     found, rows = await connection.roundtrip([(SQL["definition_of"], (id,)), (SQL["history"], (id,))])
     if not found:
         return None
@@ -544,7 +545,7 @@ async def history(connection: TrioConnection, id: int) -> tuple[DefinitionOf, li
 
 
 async def definition_of(connection: TrioConnection, id: int) -> DefinitionOf | None:
-    """The definition of an instance; None when there is no such instance."""
+    """Return the definition of an instance; None when there is no such instance."""
     rows = await connection.fetch(SQL["definition_of"], (id,))
     return _definition_of(rows[0]) if rows else None
 

@@ -131,7 +131,7 @@ class Extension(NamedTuple):
 
 class Extended(NamedTuple):
     """An applied heartbeat. ``left_s``: to the end of the lease, which may be another than was asked for. ``mail``: of
-    a run of code, how much others have written into its journal."""
+    a durable run, how much others have written into its journal."""
 
     token: int
     seq: int
@@ -229,7 +229,7 @@ async def complete_fast(
 
 
 LATE_PLACE: Final = 1 << 60
-"""From this place in the queue on, runs of code wait that were taken over from a dead executor (`expire_runs`)."""
+"""From this place in the queue on, durable runs wait that were taken over from a dead executor (`expire_runs`)."""
 SPARED_BY_ENDS: Final = ("instance_key", "job_note")
 """Tables that `complete_spared` does without."""
 
@@ -254,8 +254,8 @@ def forget_notes(tokens: Sequence[int]) -> Statement:
 
 
 async def _complete_lone(connection: TrioConnection, item: FastItem) -> list[Any]:
-    """One completion by the statement for its usual case. Without an answer it has changed nothing: the statements for
-    any case may apply it yet."""
+    """Return one completion by the statement for its usual case. Without an answer it has changed nothing: the
+    statements for any case may apply it yet."""
     about = item.token, item.seq, item.attempt, item.worker, item.next_step
     output = None if item.output is None else sealed(item.output, connection.vault)
     if item.ends:
@@ -285,7 +285,8 @@ def fast_columns(connection: TrioConnection, items: Sequence[FastItem]) -> tuple
 
 
 async def tokens_locked_elsewhere(connection: TrioConnection, tokens: Sequence[int]) -> set[int]:
-    """Those of the tokens that other transactions hold now. Only asking for the locks tells: they are in the rows."""
+    """Return those of the tokens that other transactions hold now. Only asking for the locks tells: they are in the
+    rows."""
     ids = arrays.ints(sorted(tokens))
     free, there = cast(
         Any, await connection.roundtrip([(SQL["free_tokens"], (ids,)), (SQL["tokens_there"], (ids, "{}"))])
@@ -379,7 +380,7 @@ def _opened(found: Sequence[ClaimedJob], vault: Vault) -> list[ClaimedJob]:
 
 
 def _from(low_water_marks: Mapping[int, LowWaterMark], job_types: Iterable[int]) -> tuple[str, str]:
-    """The floor of each type, as two columns."""
+    """Return the low-water mark of each type, as two columns."""
     found = [low_water_marks.get(job_type, BOTTOM) for job_type in job_types]
     return arrays.ints(floor.priority for floor in found), arrays.ints(floor.place for floor in found)
 
@@ -453,7 +454,8 @@ async def expire(
 
 
 async def scan_leases(connection: TrioConnection, within_s: float) -> list[LiveLease]:
-    """All leases that end within so many seconds. A sequential scan, which the session's settings would forbid."""
+    """Return all leases that end within so many seconds. A sequential scan, which the session's settings would
+    forbid."""
     *_, rows, _ = await connection.roundtrip(
         [
             (SQL["begin"], ()),
@@ -483,7 +485,7 @@ async def step_of_closed(connection: TrioConnection, job: JobKey) -> tuple[int, 
 
 
 def execution_info(row: Sequence[Any]) -> ExecutionInfo:
-    """One row of the statement ``look_up``."""
+    """Return one row of the statement ``look_up``."""
     status, kind, closed_attempt, state, holder, attempt, step, lease_until, definition, business_key, failed = row
     return ExecutionInfo(
         ExecutionState(

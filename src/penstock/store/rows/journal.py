@@ -131,7 +131,8 @@ class RunNotice(NamedTuple):
 
 
 class NoticeOutcome(NamedTuple):
-    """What became of one `RunNotice`. ``state``, ``job_type``, ``holder`` and ``flow_key`` are of its token, as that was."""
+    """What became of one `RunNotice`. ``state``, ``job_type``, ``holder`` and ``flow_key`` are of its token, as that
+    was."""
 
     status: int | None
     is_code: bool | None
@@ -374,12 +375,12 @@ async def beyond_rules(connection: TrioConnection, instances: Sequence[int], rul
 
 
 async def marks(connection: TrioConnection, instance: int) -> list[str]:
-    """The marks of all records of a run."""
+    """Return the marks of all records of a run."""
     return [cast(str, row[0]) for row in await connection.fetch(SQL["journal_marks"], (instance,))]
 
 
 def read_record(row: Any, vault: Vault | None) -> JournalRow:
-    """A row of the columns of a `JournalRow`, for `with_rules`. Raises KeyMissing."""
+    """Return a row of the columns of a `JournalRow`, for `with_rules`. Raises KeyMissing."""
     record = JournalRow(*row)
     if record.digest is not None and record.digest < 0:
         record = record._replace(digest=record.digest + _UNSIGNED)
@@ -590,7 +591,7 @@ async def held_by(connection: TrioConnection, tags: Sequence[str], after: int) -
 
 
 async def outline(connection: TrioConnection, instance: int, limit: int) -> list[OutlineRow]:
-    """The latest records, oldest first, without payloads."""
+    """Return the latest records, oldest first, without payloads."""
     return [OutlineRow(*cast(Any, row)) for row in await connection.fetch(SQL["outline"], (instance, limit))]
 
 

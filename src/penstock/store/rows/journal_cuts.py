@@ -57,7 +57,7 @@ async def last_execution(connection: TrioConnection, instance: int) -> LastExecu
 async def find_failed(
     connection: TrioConnection, instance: int, failures: Sequence[int], done: Sequence[int]
 ) -> FailedStep | None:
-    """The step that failed last, by the kinds of outcomes; None where none did."""
+    """Return the step that failed last, by the kinds of outcomes; None where none did."""
     rows = await connection.fetch(SQL["find_failed"], (instance, arrays.ints(failures), arrays.ints(done)))
     return FailedStep(*cast(Any, rows[0])) if rows else None
 
@@ -75,7 +75,7 @@ async def last_child(
 
 
 async def find_path(connection: TrioConnection, instance: int, path: str, outcomes: Sequence[int]) -> int | None:
-    """The position of the first outcome of an operation, or of one within it; None where there is none."""
+    """Return the position of the first outcome of an operation, or of one within it; None where there is none."""
     rows = await connection.fetch(SQL["find_path"], (instance, path, arrays.ints(outcomes)))
     return cast(int, rows[0][0]) if rows else None
 

@@ -83,7 +83,7 @@ async def flow_key_of(connection: TrioConnection, instance: int) -> str | None:
 
 
 async def timers_of(connection: TrioConnection, tokens: Iterable[Token]) -> list[Timer]:
-    """The boundary timers of tokens."""
+    """Return the boundary timers of tokens."""
     ids = arrays.ints(token.id for token in tokens)
     return [Timer(*cast(Any, row)) for row in await connection.fetch(SQL["boundary_timers"], (ids,))]
 
@@ -99,7 +99,7 @@ def _tokens(snapshot: str) -> list[Token]:
 
 
 def move_tokens(moved: Sequence[MovedToken]) -> list[Statement]:
-    """The steps of all tokens of an open instance."""
+    """Return the steps of all tokens of an open instance."""
     ints = arrays.ints
     columns = (
         ints(each.token.id for each in moved),
@@ -149,7 +149,7 @@ def requeue(waiting: Sequence[WaitingJob], *, to_outbox: bool) -> list[Statement
 
 
 def replace_timers(instance: int, tokens: Iterable[Token], timers: Sequence[Timer]) -> list[Statement]:
-    """All boundary timers of the tokens."""
+    """Return all boundary timers of the tokens."""
     ints = arrays.ints
     writes: list[Statement] = [(SQL["delete_boundary_timers"], (ints(token.id for token in tokens),))]
     if timers:

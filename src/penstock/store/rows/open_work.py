@@ -93,13 +93,14 @@ async def leased(connection: TrioConnection, job_type: int | None, limit: int, s
 async def timers(
     connection: TrioConnection, after: TimerKey, indexes: Sequence[int], *, boundary: bool, most: int | None
 ) -> list[ComingTimer]:
-    """Those among the next `SCAN_ROWS` with one of the indexes, or of boundary events; next first, at most so many."""
+    """Return those among the next `SCAN_ROWS` with one of the indexes, or of boundary events; next first, at most so
+    many."""
     params = (*after, arrays.ints(indexes), boundary, SCAN_ROWS, most)
     return [ComingTimer(*row) for row in await _read(connection, (SQL["next_timers"], params))]
 
 
 async def end_of_scan(connection: TrioConnection, after: TimerKey) -> TimerKey | None:
-    """The last of the next `SCAN_ROWS` timers; None when there are fewer."""
+    """Return the last of the next `SCAN_ROWS` timers; None when there are fewer."""
     rows = await _read(connection, (SQL["timer_at"], (*after, SCAN_ROWS)))
     return TimerKey(*rows[0]) if rows else None
 

@@ -42,7 +42,7 @@ async def lock(connection: TrioConnection) -> None:
 
 
 async def read(connection: TrioConnection, job_type: str) -> list[Registered]:
-    """All origins of a job type: those of connected Apps first, then the latest."""
+    """Return all origins of a job type: those of connected Apps first, then the latest."""
     rows = cast(Any, await connection.fetch(SQL["read_origins"], (job_type,)))
     found: dict[OriginRow, bool] = {}
     for name, folder, connected in rows:

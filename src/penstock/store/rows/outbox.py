@@ -71,8 +71,8 @@ async def take(
 ) -> OutboxScan:
     """Delete the rows ``published``, then mark and fold the next ones. One transaction, one round trip.
 
-    ``low_water_marks`` names the job types to look at, each with the id to look from; ``left_out`` are rows to leave out.
-    When its answer is lost, call it again with the same: both halves can be repeated.
+    ``low_water_marks`` names the job types to look at, each with the id to look from; ``left_out`` are rows to leave
+    out. When its answer is lost, call it again with the same: both halves can be repeated.
     """
     parameters = (
         arrays.ints(low_water_marks),
@@ -172,12 +172,12 @@ async def first_outgoing(
 
 
 async def anything_left(connection: TrioConnection, *, to_outbox: bool) -> bool:
-    """Whether another mode left anything behind."""
+    """Return whether another mode left anything behind."""
     return bool((await connection.fetch(SQL["outbox_left"], (not to_outbox,)))[0][0])
 
 
 async def dispatched_types(connection: TrioConnection) -> list[str]:
-    """The names of the job types that need a topic, sorted."""
+    """Return the names of the job types that need a topic, sorted."""
     *_, rows, _ = await connection.roundtrip(
         [
             (SQL["begin"], ()),
@@ -196,7 +196,7 @@ async def switch_mode(connection: TrioConnection, mode: str) -> str | None:
 
 
 async def mode(connection: TrioConnection) -> str | None:
-    """The recorded dispatch mode."""
+    """Return the recorded dispatch mode."""
     rows = await connection.fetch(SQL["dispatch_mode"])
     return cast(str, rows[0][0]) if rows else None
 

@@ -15,7 +15,7 @@ RECORDED_VERSION: Final = 18
 
 
 async def read(connection: TrioConnection, instance: int, token: int, seq: int) -> bytes | None:
-    """The variables that one brought, a JSON object; None: none. Under the lock of its token."""
+    """Return the variables that one brought, a JSON object; None: none. Under the lock of its token."""
     rows = await connection.fetch(SQL["read_recorded"], (instance, token, seq))
     return cast(str, rows[0][0]).encode() if rows else None
 

@@ -101,7 +101,8 @@ async def prepare(connection: TrioConnection, partition_days: float) -> Prepared
     """Make the partitions for now and for the two ranges that follow. Idempotent; safe with several engines at once.
 
     A partition that can't be made (no right to, or its rows lie in the default partition already) is no error:
-    rows go to the default partition then, from which nothing is dropped.
+    rows go to the default partition then, from which nothing is dropped. One that has to wait too long is wanted again
+    in the next round, and so are those behind it: none is made before one that it follows.
     """
     made: list[str] = []
     refused: list[str] = []
@@ -141,14 +142,15 @@ async def over(connection: TrioConnection, parent: str, days: float) -> list[Par
 async def retired(
     connection: TrioConnection, partition: Partition, days: float, after: int, exceptions: Exceptions = NO_EXCEPTIONS
 ) -> list[Selected]:
-    """The next instances of the partition's range that ended more than ``days`` ago, in order of id from ``after``."""
+    """Return the next instances of the partition's range that ended more than ``days`` ago, in order of id from
+    ``after``."""
     excepted = {f"{version} {status}": days for version, status, days in zip(*exceptions, strict=True)}
     params = (partition.since, partition.until, after, days, REMOVE_MAX_ROWS, msgspec.json.encode(excepted).decode())
     return [Selected(*cast(Any, row)) for row in await connection.fetch(SQL["retired_instances"], params)]
 
 
 async def versions(connection: TrioConnection) -> dict[int, str]:
-    """The keys of all versions of definitions, with their ids."""
+    """Return the keys of all versions of definitions, with their ids."""
     return dict(cast(Any, await connection.fetch(SQL["versions_kept"])))
 
 
@@ -237,7 +239,7 @@ async def remove_journals(connection: TrioConnection, partition: Partition) -> b
 
 
 async def left(connection: TrioConnection, partition: Partition) -> Left:
-    """The instances that keep a partition of history."""
+    """Return the instances that keep a partition of history."""
     return Left(*cast(Any, (await connection.fetch(SQL["instances_left"], (partition.since, partition.until)))[0]))
 
 

@@ -142,7 +142,7 @@ async def read(
 
 
 async def exists(connection: TrioConnection, schedule: int) -> bool:
-    """Whether it was not deleted meanwhile."""
+    """Return whether it was not deleted meanwhile."""
     return bool(await connection.fetch(SQL["schedule_exists"], (schedule,)))
 
 
@@ -180,7 +180,7 @@ async def lock(connection: TrioConnection, ids: Sequence[int], asked: Sequence[i
 
 
 async def times_from(connection: TrioConnection, schedule: int, since: datetime, limit: int) -> set[datetime]:
-    """Those that something became of."""
+    """Return those that something became of."""
     params = schedule, since.isoformat(), limit
     return {cast(datetime, at) for (at,) in await connection.fetch(SQL["schedule_times_from"], params)}
 

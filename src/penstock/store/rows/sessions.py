@@ -82,7 +82,7 @@ async def left(connection: TrioConnection, digests: Sequence[bytes]) -> set[byte
 
 
 async def everything(connection: TrioConnection) -> list[ListedSession]:
-    """All that count, the oldest first."""
+    """Return all that count, the oldest first."""
     return [ListedSession(*cast(Any, row)) for row in await connection.fetch(SQL["list_sessions"])]
 
 

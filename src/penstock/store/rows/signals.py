@@ -64,7 +64,7 @@ async def kept(connection: TrioConnection, rows: Sequence[Any]) -> defaultdict[i
 
 
 async def find_id(connection: TrioConnection, instance: int, id: str) -> bytes | None:
-    """The hash of the signal that came to the instance with this id."""
+    """Return the hash of the signal that came to the instance with this id."""
     rows = await connection.fetch(SQL["find_signal_id"], (instance, id))
     return bytes(cast(bytes, rows[0][0])) if rows else None
 

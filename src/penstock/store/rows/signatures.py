@@ -1,4 +1,4 @@
-"""What workflows as code take: a JSON schema a job type. One function per statement of ``queries/signatures.sql``."""
+"""What durable workflows take: a JSON schema a job type. One function per statement of ``queries/signatures.sql``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.store.db.statements import SQL
 
 
 async def read(connection: TrioConnection, job_type: str) -> str | None:
-    """The schema of the arguments, as JSON; None where none is known."""
+    """Return the schema of the arguments, as JSON; None where none is known."""
     rows = await connection.fetch(SQL["read_signature"], (job_type,))
     return cast(str, rows[0][0]) if rows else None
 

@@ -46,7 +46,7 @@ async def take(connection: TrioConnection, window: StartWindow, seconds: float, 
 async def throttle(
     connection: TrioConnection, window: StartWindow, pace_s: float, burst: int, wait_max_s: float
 ) -> tuple[bool, float]:
-    """Whether one more start may begin within ``wait_max_s``, and in how many seconds it may."""
+    """Return whether one more start may begin within ``wait_max_s``, and in how many seconds it may."""
     rows = await connection.fetch(SQL["throttle_start"], (*window, pace_s, burst, wait_max_s))
     if rows:
         return True, cast(float, rows[0][0])

@@ -29,7 +29,8 @@ class NextTimer(NamedTuple):
 async def due(
     connection: TrioConnection, limit: int, *, throttled: bool = True, without: Collection[Line] = ()
 ) -> list[NextTimer]:
-    """The next timers; not ``throttled``: without throttled starts that are due. ``without``: those of these lines."""
+    """Return the next timers; not ``throttled``: without throttled starts that are due. ``without``: those of these
+    lines."""
     params = (limit, arrays.ints(OWN_TIMERS), throttled, *line_columns(without))
     rows = cast(Any, await connection.fetch(SQL["due_timers"], params))
     return [NextTimer(row[:3], row[3], row[4], row[5], None if row[6] is None else Line(*row[6:])) for row in rows]

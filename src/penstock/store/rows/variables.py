@@ -23,7 +23,7 @@ UNFOLDED_MAX = 32_000
 
 
 async def read(connection: TrioConnection, instances: Sequence[int]) -> dict[int, str]:
-    """The current variables of instances, as JSON text."""
+    """Return the current variables of instances, as JSON text."""
     found, _ = await read_within(connection, instances, sys.maxsize)
     return found
 
@@ -47,7 +47,8 @@ async def read_within(
 
 
 def opened(vault: Vault, text: str, instance: int, name: str | None = None) -> str | None:
-    """The clear text of variables, or of a value with a name; None when it can't be read, which the log tells."""
+    """Return the clear text of variables, or of a value with a name; None when it can't be read, which the log
+    tells."""
     try:
         return vault.open(text) if name is None else vault.open_value(text, name)
     except KeyMissing as error:
@@ -91,7 +92,7 @@ async def named(connection: TrioConnection, instance: int, names: Collection[str
 
 
 async def was_edited(connection: TrioConnection, instance: int, bulk: int) -> bool:
-    """Whether a bulk operation has changed the variables of an instance."""
+    """Return whether a bulk operation has changed the variables of an instance."""
     return bool(await connection.fetch(SQL["was_edited"], (instance, bulk)))
 
 

@@ -11,10 +11,10 @@ from penstock.store.db.statements import SQL
 
 
 async def marks(connection: TrioConnection, instances: Sequence[int]) -> dict[int, int]:
-    """A number for each that exists, another one after a change."""
+    """Return a number for each that exists, another one after a change."""
     return dict(cast(Any, await connection.fetch(SQL["watch_marks"], (arrays.ints(instances),))))
 
 
 async def newer(connection: TrioConnection, than: int, limit: int) -> list[int]:
-    """The newest instances with a greater id, at most so many, the oldest of them first."""
+    """Return the newest instances with a greater id, at most so many, the oldest of them first."""
     return sorted(cast(int, row[0]) for row in await connection.fetch(SQL["newer_instances"], (than, limit)))
