@@ -182,8 +182,8 @@ PAGES: Final[dict[str, Page]] = {
         lambda engine: engine.migrations.check(WAITING, MigrationRequest()), 200
     ),
     "bulk, whom a migration refuses": Page(migrated("orders"), 150_000),
-    "run of code, branches": Page(lambda engine: engine.runs.tree(RUN), 1_000),
-    "run of code, journal": Page(lambda engine: engine.runs.journal(RUN, None, LIMIT), 200),
+    "durable run, branches": Page(lambda engine: engine.runs.tree(RUN), 1_000),
+    "durable run, journal": Page(lambda engine: engine.runs.journal(RUN, None, LIMIT), 200),
     "schedules": Page(lambda engine: engine.schedules.list(None, LIMIT), 1_000),
     "a schedule": Page(lambda engine: engine.schedules.get("s-7"), 100),
     "queues": Page(lambda engine: engine.queues.list(None, LIMIT), 500),

@@ -79,10 +79,10 @@ async def run(dsn: str) -> None:
         await measure("8 parameters and columns, fetch()", lambda: connection.fetch(*EIGHT))
         await measure("SELECT 1, fetch()", lambda: connection.fetch("SELECT 1"))
         await measure("SELECT 1, roundtrip()", lambda: connection.roundtrip([("SELECT 1", ())]))
-        await measure("wide lane, 6 statements: 2 roundtrip()", in_round_trips)
-        await measure("wide lane, 6 statements: one by one", one_by_one)
-        await measure("wide lane, 6 statements: transaction()", in_a_transaction)
-        await measure("wide lane, 6 statements: psycopg's pipeline()", in_psycopgs_pipeline)
+        await measure("full path, 6 statements: 2 roundtrip()", in_round_trips)
+        await measure("full path, 6 statements: one by one", one_by_one)
+        await measure("full path, 6 statements: transaction()", in_a_transaction)
+        await measure("full path, 6 statements: psycopg's pipeline()", in_psycopgs_pipeline)
     async with Pool(dsn, max_size=1) as pool:
 
         async def through_the_pool() -> None:

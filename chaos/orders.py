@@ -256,7 +256,7 @@ class Rig:
         self.broken += [str(each) for each in find_broken(self.tables)]
         for process in self.processes:
             log = process.log.read_text(errors="replace")
-            self.broken += [f"{process.name}: {line}" for line in log.splitlines() if "can't be gone on with" in line]
+            self.broken += [f"{process.name}: {line}" for line in log.splitlines() if "can't go on" in line]
         return ends, records
 
 

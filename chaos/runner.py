@@ -29,7 +29,7 @@ FAULTS_MIN = 2
 """However long the first one takes: one fault alone is no attack."""
 CLOCK_BACK = frozenset({"time does not run backwards within a step execution"})
 """Not to be had when the database's own clock goes back."""
-CRASH_LINES = ("the engine crashed", "a statement failed", "the engine could not go on")
+CRASH_LINES = ("the engine crashed", "a statement failed", "the engine stopped: it could not go on")
 """Not "could not start": without its database it may not, and whoever supervises it tries again."""
 SHOWN_MAX = 20
 ALONE = ("lock-tables", "promote-standby")

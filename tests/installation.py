@@ -23,7 +23,7 @@ def build_wheel(source: Path) -> Path:
         shutil.copy(TOP / file, source)
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(source / "dist"), str(source)]
     subprocess.run(build, check=True, capture_output=True)
-    [built] = (source / "dist").glob("penstock-*.whl")
+    [built] = (source / "dist").glob("penstock_workflow-*.whl")
     return built
 
 

@@ -80,7 +80,7 @@ MODULES: Final = (
 INHERITED: Final = {
     "penstock/engine/group_commit/item.py": ("Item",),
     "penstock/engine/group_commit/batcher.py": ("Batcher",),
-    "penstock/engine/group_commit/queue.py": ("Lane",),
+    "penstock/engine/group_commit/queue.py": ("GroupCommitQueue",),
     "penstock/engine/queues/claims.py": ("ClaimItem",),
     "penstock/engine/queues/waiters.py": ("Waiter",),
 }

@@ -100,7 +100,7 @@ def roles() -> str:
     for path, permission in table.RPC.items():
         needs.setdefault(permission, []).append(f"`{path.rpartition('/')[2]}`")
     needs[table.METRICS].append("the metrics port")
-    needs[Permission.EXECUTE].append("executors of workflows as code")
+    needs[Permission.EXECUTE].append("executors of durable workflows")
     for permission in LEAST_ROLE:
         marks = ("yes" if permission in ALLOWED[role] else "" for role in Role)
         parts.append(f"| **{permission}**: {', '.join(dict.fromkeys(needs[permission]))} | {' | '.join(marks)} |\n")
@@ -141,7 +141,7 @@ def states() -> str:
         for source in sources:
             arrows.setdefault((source, row.target.name), []).append(trigger.value)
     parts += (f"    {source} --> {target}: {', '.join(why)}\n" for (source, target), why in arrows.items())
-    parts.append("    any --> [*]: its branch or its instance ends\n```\n\n`any`: every state but `ENDED`. ")
+    parts.append("    any --> [*]: its branch or its instance ends\n```\n\n`any`: every state but `ENDED`.\n")
     parts.append(f"A token comes to be in {_names(BIRTH_STATES)}.\n\n| why | from | to | when |\n|---|---|---|---|\n")
     for trigger, row in TOKEN_TRANSITIONS.items():
         source = "any" if row.sources == every else _names(row.sources)

@@ -144,7 +144,7 @@ def run(page: Path, built: Path, directory: Path, more: Mapping[str, str]) -> tu
     place, home = directory / page.stem, directory / f"{page.stem}-home"
     for each in (place, home):
         each.mkdir()
-    (home / "constraints.txt").write_text(f"penstock=={built.name.split('-')[1]}\n")
+    (home / "constraints.txt").write_text(f"penstock-workflow=={built.name.split('-')[1]}\n")
     program = place / ".guide.sh"
     program.write_text(script(page))
     environment = {

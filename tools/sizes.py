@@ -29,10 +29,10 @@ BEGIN = "<!-- sizes: written by `make sizes` -->\n"
 END = "<!-- sizes end -->\n"
 
 INSTALLATIONS: dict[str, tuple[str, list[str]]] = {
-    "penstock": ("import penstock.client, penstock.worker", []),
-    "penstock[engine]": ("import penstock.runtime.service", ["engine"]),
-    "penstock[engine,kafka]": ("import penstock.runtime.service, aiokafka", ["engine", "kafka"]),
-    "penstock[testing]": ("import penstock.testing.rehearsal", ["testing"]),
+    "penstock-workflow": ("import penstock.client, penstock.worker", []),
+    "penstock-workflow[engine]": ("import penstock.runtime.service", ["engine"]),
+    "penstock-workflow[engine,kafka]": ("import penstock.runtime.service, aiokafka", ["engine", "kafka"]),
+    "penstock-workflow[testing]": ("import penstock.testing.rehearsal", ["testing"]),
 }
 """What is installed: what its users import, and the extras."""
 RUNS = 7
@@ -65,7 +65,7 @@ def import_seconds(statement: str, needed: set[str]) -> float:
     absent = [
         name
         for name, owners in packages_distributions().items()
-        if not {"penstock", *needed} & {canonicalize_name(owner) for owner in owners}
+        if not {"penstock-workflow", *needed} & {canonicalize_name(owner) for owner in owners}
     ]
     without = f"import sys; sys.modules.update(dict.fromkeys({absent!r}))"
     times: dict[str, list[float]] = {f"{without}\n{statement}": [], without: []}

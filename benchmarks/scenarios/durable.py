@@ -148,7 +148,7 @@ def run_replay(bench: Bench) -> Run:
 SCENARIOS = [
     Scenario(
         "durable-steps",
-        "Durable functions: runs of ten steps, 1, 64 and 256 at once",
+        "Durable workflows: runs of ten steps, 1, 64 and 256 at once",
         run_steps,
         (
             Bound(figure="steps_per_s_64", row="≥ 6,000 no-op steps/s with 64 runs at once", at_least=6_000),
@@ -159,36 +159,36 @@ SCENARIOS = [
     ),
     Scenario(
         "durable-latency",
-        "Durable functions: one run, step after step",
+        "Durable workflows: one run, step after step",
         run_latency,
         (Bound(figure="step_over_commits_ms", row="a step: ≤ 1.3 × a bare commit + 0.5 ms", at_most=0.5),),
     ),
     Scenario(
         "durable-steps-asyncio",
-        "Durable functions: as durable-steps, with async steps in an asyncio loop",
+        "Durable workflows: as durable-steps, with async steps in an asyncio loop",
         partial(run_steps, asyncio=1),
         parameters={"steps": STEPS},
     ),
     Scenario(
         "durable-latency-asyncio",
-        "Durable functions: as durable-latency, with async steps in an asyncio loop",
+        "Durable workflows: as durable-latency, with async steps in an asyncio loop",
         partial(run_latency, asyncio=1),
     ),
     Scenario(
         "durable-latency-grpc",
-        "Durable functions against an engine: one run, step after step",
+        "Durable workflows against an engine: one run, step after step",
         run_latency_over_grpc,
         (Bound(figure="step_over_commits_ms", row="a step over gRPC: ≤ 1.3 × a bare commit + 2 ms", at_most=2.0),),
     ),
     Scenario(
         "durable-starts",
-        "Durable functions: start, one step, end",
+        "Durable workflows: start, one step, end",
         run_starts,
         (Bound(figure="runs_per_s", row="≥ 2,000 runs/s of start, one step and end", at_least=2_000),),
     ),
     Scenario(
         "durable-wide",
-        "Durable functions: 10,000 branches in one run",
+        "Durable workflows: 10,000 branches in one run",
         run_wide,
         (
             Bound(figure="wide_s", row="10,000 branches in one run: ≤ 3 s", at_most=3.0),
@@ -197,7 +197,7 @@ SCENARIOS = [
     ),
     Scenario(
         "durable-replay",
-        "Durable functions: replay of journals, and what a run takes in memory",
+        "Durable workflows: replay of journals, and what a run takes in memory",
         run_replay,
         (
             Bound(figure="replayed_per_s", row="replay with codec: ≥ 100,000 records/s of CPU", at_least=100_000),

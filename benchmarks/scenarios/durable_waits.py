@@ -80,14 +80,14 @@ def run_lateness(bench: Bench, *, parked: int, quick_parked: int) -> Run:
 SCENARIOS = [
     Scenario(
         "durable-takeover",
-        "Durable functions: an App is killed, another one goes on",
+        "Durable workflows: an App is killed, another one goes on",
         run_takeover,
         (Bound(figure="takeover_p99_ms", row="kill -9 of an App → first new step ≤ 2 s (p99)", at_most=2_000),),
         {"runs": RUNS},
     ),
     Scenario(
         "durable-cancel",
-        "Durable functions: a cancel reaches its branch",
+        "Durable workflows: a cancel reaches its branch",
         run_cancel,
         (
             Bound(figure="cancel_p99_ms", row="cancel → Cancelled in the same engine ≤ 20 ms (p99)", at_most=20),
@@ -104,8 +104,8 @@ SCENARIOS = [
             long=parked > 0,
         )
         for name, title, parked, quick in (
-            ("durable-lateness", "Durable functions: lateness of deadlines", 0, 0),
-            ("durable-lateness-million", "Durable functions: lateness, 1,000,000 runs parked", 1_000_000, 20_000),
+            ("durable-lateness", "Durable workflows: lateness of deadlines", 0, 0),
+            ("durable-lateness-million", "Durable workflows: lateness, 1,000,000 runs parked", 1_000_000, 20_000),
         )
     ),
 ]

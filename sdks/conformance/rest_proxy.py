@@ -36,7 +36,7 @@ def messages_of(method: str, target: str, headers: Any, body: bytes) -> list[Mes
     if path == "/v1/jobs/poll":
         poll = {"jobs": given.get("maxJobs"), "jobTypes": given.get("jobTypes"), "token": headers.get("Authorization")}
         return [{"kind": "ask"}, {"kind": "poll", "workerId": given.get("workerId"), **poll}]
-    if (found := re.fullmatch(r"/v1/jobs/([^/]+)/(complete|fail|heartbeat|release)", path)) is not None:
+    if (found := re.fullmatch(r"/v1/jobs/([^/]+)/(complete|fail|heartbeat|release|park)", path)) is not None:
         return [_item(found[2], {**given, "jobId": found[1]})]
     if (found := re.fullmatch(r"/v1/jobs/(complete|fail|heartbeat|release)", path)) is not None:
         return [_item(found[1], item) for item in given[BATCH[found[1]]]]

@@ -195,7 +195,7 @@ def test_changed_files_are_read_again_and_bad_ones_change_nothing(
     ports = (engine.port, engine.metrics_port)
     before = serial(engine.port, context)
     files.cert.write_text("no certificate")
-    engine.wait_said("the certificate could not be read again")
+    engine.wait_said("the certificate could not be reloaded")
     assert [serial(port, context) for port in ports] == [before, before]
     write(authority, files.cert.parent)
     wait_until(lambda: all(serial(port, context) != before for port in ports), timeout_s=120)

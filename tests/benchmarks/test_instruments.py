@@ -106,7 +106,7 @@ def snapshot(**changes) -> Snapshot:
         "harness_cpu_s": 0.0,
         "database": None,
     }
-    return Snapshot(**{"at": 0.0, "counts": counts, "lanes": {}, **given, **changes})  # pyright: ignore[reportArgumentType] - figures as they come
+    return Snapshot(**{"at": 0.0, "counts": counts, "commit_queues": {}, **given, **changes})  # pyright: ignore[reportArgumentType] - figures as they come
 
 
 def counters(**changes: int) -> DatabaseCounters:

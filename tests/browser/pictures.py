@@ -24,7 +24,7 @@ THEMES = ("light", "dark")
 TIMEOUT_MS = 40_000
 QUALITY = 55
 """Of WebP: letters stay sharp."""
-OLD_ENOUGH = 'li:has-text("Nobody polls for")'
+OLD_ENOUGH = 'li:has-text("No workers for")'
 """What the overview says when a queue has waited without workers."""
 
 RAIL_IS_WHOLE = """() => document.querySelectorAll(".nav .n").length === 3

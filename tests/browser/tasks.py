@@ -140,7 +140,7 @@ class Took(NamedTuple):
 
 def repair_a_failed_one(person: Person) -> None:
     person.find("STUCK-1")
-    person.see(f"pay failed for good: {BANK_AWAY}")
+    person.see(f"pay failed (not retryable): {BANK_AWAY}")
     person.click("button", "Retry")
     person.click("button", "Retry", person.page.get_by_role("dialog"))
     person.see("pay waits for a worker")
@@ -163,7 +163,7 @@ def see_why_nothing_moves(person: Person) -> None:
 
 def repair_a_variable(person: Person) -> None:
     person.find("BAD-1")
-    person.see("pay failed for good: amount is no number")
+    person.see("pay failed (not retryable): amount is no number")
     person.click("button", "Edit variables…")
     person.write_json('{"amount": 25}')
     person.click("button", "Save and retry")

@@ -421,7 +421,7 @@ def test_nobody_is_kept_out(visitor: Visitor, engine: EngineProcess, theme: str)
         "definitions/shop": "Fit",
         "jobs": GATEWAY_AWAY,
         "modeller": "No problems",
-        "search?q=nothing": "Nothing is called that",
+        "search?q=nothing": "No results",
     }
     visitor.page.emulate_media(color_scheme=theme)
     for place, text in places.items():

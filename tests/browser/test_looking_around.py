@@ -139,7 +139,7 @@ def test_a_queue_with_limits_is_paused_and_resumed(visitor: Visitor, engine: Eng
 
     visitor.go("queues").see_role("row", re.compile(r"crm Open crm.read 3 any 10 in PT1M \(burst 2\) any 7"))
     visitor.click("button", "crm", exact=True)
-    visitor.see("0 under way, 0 runs open, 0 waiting")
+    visitor.see("0 running, 0 runs open, 0 waiting")
     assert violations(visitor.page) == []
     visitor.click("button", "Pause crm")
     visitor.click("button", "Pause", exact=True)

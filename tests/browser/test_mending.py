@@ -45,7 +45,7 @@ def test_one_is_skipped_retried_moved_and_migrated(visitor: Visitor, engine: Eng
     repair_by_hand(visitor, "Skip a step", "Skip the step", "the bank did it")
     visitor.see("send waits for a worker")
     fail(engine, instance, "ship", "no van")
-    visitor.see("send failed for good: no van")
+    visitor.see("send failed (not retryable): no van")
     visitor.click("button", "Retry")
     page.get_by_label("Go on at").select_option("pay")
     page.get_by_label("Note, for the audit trail").fill("once more from the bank")

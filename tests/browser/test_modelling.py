@@ -95,7 +95,7 @@ def test_a_process_is_drawn_tried_and_uploaded_by_keys_alone(modeller: Modeller,
     modeller.press("Enter")
     modeller.visitor.see("Uploaded as version 1")
     page.wait_for_url("**/modeller/new-workflow?uploaded=1", timeout=TIMEOUT_MS)
-    page.get_by_text("as it was", exact=True).wait_for(timeout=TIMEOUT_MS)
+    page.get_by_text("no changes", exact=True).wait_for(timeout=TIMEOUT_MS)
     stored = engine.call("GET", "/v1/definitions/new-workflow")[1]
     charge, decide, _ = stored["steps"]
     assert [one["id"] for one in stored["steps"]] == ["charge", "decide", "end"]
@@ -429,11 +429,11 @@ def test_a_draft_is_tried_and_kept_as_a_test(modeller: Modeller) -> None:
     page.get_by_role("button", name="JSON", exact=True).click(timeout=TIMEOUT_MS)
     modeller.write_json("{")
     page.get_by_role("button", name="Try it").click(timeout=TIMEOUT_MS)
-    page.get_by_text("It can be tried once the text is JSON.").wait_for(timeout=TIMEOUT_MS)
+    page.get_by_text("You can try it once the text is JSON.").wait_for(timeout=TIMEOUT_MS)
     page.get_by_role("button", name="JSON", exact=True).click(timeout=TIMEOUT_MS)
     modeller.write_json("{}")
     page.get_by_role("button", name="Try it").click(timeout=TIMEOUT_MS)
-    page.get_by_text("It can be tried once its problems are mended").wait_for(timeout=TIMEOUT_MS)
+    page.get_by_text("You can try it once its problems are repaired").wait_for(timeout=TIMEOUT_MS)
 
 
 def test_every_rule_of_steps_lands_at_its_field(modeller: Modeller, engine: EngineProcess) -> None:

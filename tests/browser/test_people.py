@@ -131,7 +131,7 @@ def test_a_task_is_claimed_by_name_and_given_back(visitor: Visitor, engine: Engi
     assert item["instanceId"] == instance
     visitor.click("button", "Give back")
     visitor.see("No task is yours")
-    visitor.click("button", "Nobody's")
+    visitor.click("button", "Unassigned")
     visitor.see("C-7")
     visitor.page.get_by_label("Result, as a JSON object").fill('{"account": 9007199254740993}')
     visitor.click("button", "Complete")
@@ -159,7 +159,7 @@ def test_jobs_timers_and_settings_are_shown_where_they_stand(visitor: Visitor, e
     visitor.page.keyboard.press("Enter")
     visitor.see_role("link", instance)
     job = take(engine, "slow")
-    visitor.click("tab", "At workers")
+    visitor.click("tab", "In progress")
     visitor.see_role("row", re.compile(f"{instance}.*w-1"))
     visitor.click("button", "End lease…")
     visitor.page.get_by_label("Note, for the audit trail").fill("its host is gone")

@@ -176,7 +176,7 @@ def test_a_draft_outlives_its_session_for_its_owner_alone(visitor: Visitor) -> N
     page.get_by_text("1 change, kept in this browser").wait_for(timeout=TIMEOUT_MS)
     page.context.clear_cookies()
     come("operator", "New workflow")
-    page.get_by_text("as it was", exact=True).wait_for(timeout=TIMEOUT_MS)
+    page.get_by_text("no changes", exact=True).wait_for(timeout=TIMEOUT_MS)
     name.fill("Of another")
     heading.filter(has_text="Of another").wait_for(timeout=TIMEOUT_MS)
     visitor.click("button", "Sign out")
@@ -205,7 +205,7 @@ def test_a_tab_begins_anew_for_whoever_signed_in_elsewhere(visitor: Visitor) -> 
     first.unroute("**/v1/**")
     first.reload()
     visitor.see("token:operator")
-    first.get_by_text("as it was", exact=True).wait_for(timeout=TIMEOUT_MS)
+    first.get_by_text("no changes", exact=True).wait_for(timeout=TIMEOUT_MS)
     assert name.input_value() == "New workflow"
 
 

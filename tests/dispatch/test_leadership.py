@@ -151,7 +151,7 @@ async def test_the_server_ends_the_session_of_a_stalled_leader(
 
     be_hasty(monkeypatch)
     first = candidate()
-    monkeypatch.setattr(first, "_heard", silence)  # a leader's next sign of life never comes
+    monkeypatch.setattr(first, "_check_answered", silence)  # a leader's next sign of life never comes
 
     async def elected() -> bool:
         return first.changes == [True]

@@ -76,11 +76,11 @@ EVERYWHERE = [
 ]
 IN_TESTS = [
     (starts_a_thread, "_thread.start_new_thread"),
-    (asks_the_clock, "time.time in a workflow body. Use penstock.durable.now"),
-    (asks_for_the_date, "datetime.now in a workflow body. Use penstock.durable.now"),
-    (throws_dice, "random in a workflow body. Use penstock.durable.rng"),
-    (makes_an_id, "os.urandom in a workflow body. Use penstock.durable.uuid4"),
-    (reads_the_environment, "os.environ in a workflow body. Move it into a step"),
+    (asks_the_clock, "time.time in a workflow function. Use penstock.durable.now"),
+    (asks_for_the_date, "datetime.now in a workflow function. Use penstock.durable.now"),
+    (throws_dice, "random in a workflow function. Use penstock.durable.rng"),
+    (makes_an_id, "os.urandom in a workflow function. Use penstock.durable.uuid4"),
+    (reads_the_environment, "os.environ in a workflow function. Move it into a step"),
 ]
 
 

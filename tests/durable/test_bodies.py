@@ -215,7 +215,7 @@ def test_steps_called_outside_of_a_body_are_plain_calls():
 
 @pytest.mark.parametrize("verb", [open_nursery, now, uuid4, run_info])
 def test_a_verb_outside_of_a_body_says_so(verb):
-    with pytest.raises(NotInWorkflow, match=r"\(\) is for bodies of workflows; in a step use "):
+    with pytest.raises(NotInWorkflow, match=r"\(\) is for workflow functions; in a step use "):
         verb()
 
 
@@ -242,7 +242,7 @@ def test_a_foreign_awaitable_is_named_with_file_and_line():
     async def body() -> None:
         await Foreign()
 
-    with pytest.raises(ForeignAwait, match=r"test_bodies.py:\d+ awaits .* in a workflow body"):
+    with pytest.raises(ForeignAwait, match=r"test_bodies.py:\d+ awaits .* in a workflow function"):
         run_workflow(body).result()
 
 

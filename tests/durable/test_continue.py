@@ -97,7 +97,7 @@ def test_what_is_wrong_is_said():
 
     with pytest.raises(ExceptionGroup) as raised:
         run_workflow(in_a_branch).result()
-    assert "is for the body itself" in str(raised.value.exceptions)
+    assert "is for the workflow function itself" in str(raised.value.exceptions)
 
     @workflow
     async def unstoppable() -> None:

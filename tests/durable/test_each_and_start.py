@@ -81,7 +81,7 @@ def test_no_place_at_all_is_refused():
     async def body() -> list[int]:
         return await each(label, [1], limit=0)
 
-    with pytest.raises(ValueError, match="limit must be >= 1"):
+    with pytest.raises(ValueError, match="limit is 0: give an integer of 1 or more"):
         run_workflow(body).result()
 
 

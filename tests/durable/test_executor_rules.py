@@ -85,7 +85,7 @@ async def test_a_step_that_does_not_stop_is_waited_for(autojump_clock, caplog: p
 async def test_a_body_that_never_waits_blocks_only_itself(autojump_clock, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(isolation, "WARN_AFTER_S", 0.1)
     monkeypatch.setattr(isolation, "END_AFTER_S", 0.3)
-    monkeypatch.setattr(isolation, "LOOK_INTERVAL_S", 0.02)
+    monkeypatch.setattr(isolation, "POLL_INTERVAL_S", 0.02)
 
     @workflow
     async def spins() -> None:

@@ -87,7 +87,7 @@ async def test_a_foreign_await_blocks_the_run(autojump_clock: object):
         row = database.start(waits)
         await database.wait_state("r", "blocked")
     assert row.blocked is not None
-    assert re.match(r"test_forbidden\.py:\d+ uses trio\.sleep in a workflow body\. Use penstock", row.blocked)
+    assert re.match(r"test_forbidden\.py:\d+ uses trio\.sleep in a workflow function\. Use penstock", row.blocked)
 
 
 def test_steps_and_other_threads_may(monkeypatch: pytest.MonkeyPatch):

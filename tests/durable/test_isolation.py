@@ -118,7 +118,7 @@ def test_a_body_that_never_waits_is_warned_of_and_ended(
 ):
     monkeypatch.setattr(isolation, "WARN_AFTER_S", 0.05)
     monkeypatch.setattr(isolation, "END_AFTER_S", 0.3)
-    monkeypatch.setattr(isolation, "LOOK_INTERVAL_S", 0.02)
+    monkeypatch.setattr(isolation, "POLL_INTERVAL_S", 0.02)
 
     @workflow
     async def endless() -> None:

@@ -180,5 +180,5 @@ def test_a_patch_has_a_name():
         await sleep(1)
         return patched("")
 
-    with pytest.raises(ValueError, match="the name of a patch has 1 to 256 characters"):
+    with pytest.raises(ValueError, match="the name of a patch is '': give text of 1 to 256 characters"):
         run_workflow(body).result()

@@ -111,7 +111,7 @@ async def test_a_thread_may_be_abandoned_when_its_step_says_so(autojump_clock):
 def test_only_threads_can_be_abandoned():
     async def waits() -> None: ...
 
-    with pytest.raises(ValueError, match="waits: abandon is for plain functions"):
+    with pytest.raises(ValueError, match="waits: abandon is for a plain def"):
         step(abandon=True)(waits)
 
 

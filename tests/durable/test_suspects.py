@@ -78,7 +78,7 @@ async def test_a_suspect_is_activated_when_nothing_else_is(autojump_clock, caplo
                 database.notify(id, message("m", '"x"'))
                 await database.wait_state(id, "ended")
             await database.wait_state("s", "ended")
-    assert "run s: 3 executors have ended with it; it is activated alone" in caplog.text
+    assert "run s: 3 executors ended while they ran it: it is activated when nothing else is" in caplog.text
     assert row.expiries == 0
 
 

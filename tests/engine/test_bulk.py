@@ -404,7 +404,7 @@ async def test_a_page_waits_for_the_database_and_is_done_then(
         ({"action": "delete", "ids": ["1"]}, "action: must be one of retry, cancel, signal"),
         ({"action": "retry"}, "filter: give either a filter or ids"),
         ({"action": "retry", "ids": ["1"], "filter": BulkFilter(status="FAILED")}, "filter: give either"),
-        ({"action": "retry", "filter": BulkFilter()}, "filter: names nothing"),
+        ({"action": "retry", "filter": BulkFilter()}, "filter: is empty, and would match all instances"),
         ({"action": "retry", "filter": BulkFilter(status="LOST")}, "filter.status: must be one of"),
         ({"action": "retry", "filter": BulkFilter(definition_id="d", cause="x")}, "filter.cause: needs the status"),
         (
@@ -418,7 +418,7 @@ async def test_a_page_waits_for_the_database_and_is_done_then(
             "filter.definitionVersion: must be a version",
         ),
         ({"action": "retry", "filter": BulkFilter(started_after=NAIVE)}, "filter.startedAfter: must"),
-        ({"action": "retry", "ids": ["1"], "besides": BulkFilter()}, "except: names nothing"),
+        ({"action": "retry", "ids": ["1"], "besides": BulkFilter()}, "except: is empty, and would match all instances"),
         ({"action": "retry", "ids": ["1"], "besides": BulkFilter(status="LOST")}, "except.status: must be one of"),
         ({"action": "retry", "ids": []}, "ids: 1 to 1,000"),
         ({"action": "retry", "ids": ["nothing"]}, "ids: 'nothing' is no instance id"),

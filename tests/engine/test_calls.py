@@ -188,7 +188,7 @@ async def test_a_child_is_retried_while_its_caller_has_not_heard(make_driver: Ma
     await driver.fail(await driver.one("pack"), "no tape", retryable=False)
     await settle(driver)
     assert await driver.status(parent) == "FAILED"
-    with pytest.raises(Conflict, match=f"instance '{parent}', which called it, waits for it no more"):
+    with pytest.raises(Conflict, match=f"instance '{parent}', which called it, does not wait for it any more"):
         await driver.retry(child)
     assert await driver.status(child) == "FAILED"
 

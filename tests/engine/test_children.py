@@ -260,7 +260,7 @@ async def test_a_run_waits_for_an_instance_of_a_graph(driver: Driver, how: str) 
         assert (told["status"], told["result"]) == ("COMPLETED", {"order": 17, "paid": True})
     elif how == "fails":
         assert told["status"] == "FAILED"
-        with pytest.raises(Conflict, match="waits for it no more"):
+        with pytest.raises(Conflict, match="does not wait for it any more"):
             await driver.retry(id)
     else:
         reason = "now" if how == "is ended by force" else "the run that waits for it was cancelled"
@@ -398,7 +398,7 @@ async def test_a_child_that_goes_on_is_not_told_as_failed(driver: Driver, monkey
         await tell(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(driver.engine.journal, "tell", tell_late)
+        patch.setattr(driver.engine.journal, "notify", tell_late)
         await driver.due()
     assert await ends(driver, run) == []
     assert await finish(driver, await _held(driver), 5)
@@ -454,7 +454,7 @@ async def test_results_are_in_memory_of_a_few_children(
         await tell(*args)
         now -= 1
 
-    monkeypatch.setattr(driver.engine.journal, "tell", tell_counted)
+    monkeypatch.setattr(driver.engine.journal, "notify", tell_counted)
     assert len(await ends(driver, run)) == 5
     assert most <= 2
 

@@ -66,7 +66,7 @@ async def test_a_failed_instance_is_undone_and_then_fails(make_driver: MakeDrive
     ]
     [(step, job_type)] = driver.rows("SELECT e.step, j.name FROM abnormal_end e JOIN job_type j ON j.id = e.job_type")
     assert (step, job_type) == ("card", "card")
-    with pytest.raises(Conflict, match="left nothing that could be retried"):
+    with pytest.raises(Conflict, match="nothing is left to retry"):
         await driver.retry(instance)
     assert await driver.variables(instance) == {"trip": 1, "seat": "1A", "room": 7}
 
@@ -260,9 +260,9 @@ async def test_a_handler_may_be_skipped_but_not_moved(make_driver: MakeDriver) -
     instance = await booked(driver)
     await driver.fail(await driver.one("card"), "declined", retryable=False)
     repair = driver.engine.repair
-    with pytest.raises(Conflict, match="undoes step 'hotel': it can be skipped, but not moved"):
+    with pytest.raises(Conflict, match="compensates step 'hotel': it can be skipped, but not moved"):
         await repair.move(instance, TokenMove("hotel/compensation", "card"))
-    with pytest.raises(Conflict, match="undone before it ends"):
+    with pytest.raises(Conflict, match="compensates before it ends"):
         await repair.move(instance, TokenMove("/compensation", "card"))
     await repair.skip(instance, StepSkip("hotel/compensation", note="by phone"))
     await undo(driver, "cancel-flight")

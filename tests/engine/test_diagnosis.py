@@ -63,7 +63,7 @@ async def test_a_job_that_waits_runs_fails_and_is_tried_again(driver: Driver) ->
         await driver.due(3_700)
     await driver.fail(await driver.one("pay"), "no money", retryable=False)
     said = await driver.engine.diagnosis.state(instance)
-    assert said.why.text == "Charge the card failed for good after 2 attempts: no money"
+    assert said.why.text == "Charge the card failed after 2 attempts (not retryable): no money"
     assert (said.why.code, said.why.step_id, said.tokens) == ("failed", "charge", [])
     assert said.instance.status == "FAILED"
 

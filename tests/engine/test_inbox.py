@@ -242,7 +242,7 @@ async def test_a_list_no_older_engine_kept_is_filled(driver: Driver, monkeypatch
     started = [(await driver.start("alone")).id for _ in range(7)]
     await forget_the_list(driver)
     inbox = driver.engine.inbox
-    with pytest.raises(Unavailable, match="for the first time"):
+    with pytest.raises(Unavailable, match="is making the list of open user tasks"):
         await look(driver)
     with psycopg.connect(driver.dsn, autocommit=True) as connection:
         connection.execute(

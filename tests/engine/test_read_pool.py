@@ -29,7 +29,7 @@ async def test_all_looks_together_take_two_connections(
             lambda: engine.open_work.timers(None, None, 10),
             lambda: engine.instances.count(InstanceFilter()),
         ):
-            with pytest.raises(Unavailable, match="busy with what others look at"):
+            with pytest.raises(Unavailable, match="busy with other lists"):
                 await ask()
         await driver.complete(await driver.one("j"))  # nobody who works waits for them
         assert await driver.status(instance) == "COMPLETED"

@@ -315,7 +315,7 @@ async def test_a_retry_that_fails_in_a_batch_takes_no_key(driver: Driver, monkey
     items = [RetryCommand(number(failed)), CancelCommand(number(other), None)]
     for item in items:
         driver.engine.full_path.submit_nowait(item)
-    with pytest.raises(PenstockError, match="could not be advanced"):
+    with pytest.raises(PenstockError, match="could not go on"):
         await items[0].wait_answer()
     await items[1].wait_answer()
     assert [await driver.status(instance) for instance in (failed, other)] == ["FAILED", "CANCELLED"]

@@ -59,7 +59,7 @@ async def test_a_run_that_ends_its_executors_pauses_and_never_fails(driver: Driv
             assert (again.run_lease.instance, again.expiries) == (held.instance, number)
             held = again.run_lease
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60, 60]
-    assert [log["executors"] for log in logs if "again and again" in log["event"]] == [10, 11, 12]
+    assert [log["executors"] for log in logs if "ended its executors several times" in log["event"]] == [10, 11, 12]
     await append(driver, held, done("/0"))
     assert driver.rows("SELECT expiries FROM token WHERE id = %s", held.instance) == [(0,)]
     await finish(driver, held)

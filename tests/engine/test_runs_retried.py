@@ -112,7 +112,7 @@ async def test_only_what_has_failed_is_retried(driver: Driver) -> None:
         graph = await driver.run(linear(1))
         if fails:
             await driver.fail(await driver.one("work"), retryable=False)
-        with pytest.raises(Conflict, match="is of a definition, not of code"):
+        with pytest.raises(Conflict, match="is of a definition, not a durable run"):
             await driver.engine.instances.retry_run(graph, None)
 
 
@@ -124,7 +124,7 @@ async def test_the_calls_for_instances_retry_runs(driver: Driver) -> None:
     [again] = await take(driver)
     assert await paths(driver, again.run_lease) == ["/0"]
     await fail(driver, again, failed("/1"))
-    with pytest.raises(BadRequest, match="stepId: a run of code has no steps"):
+    with pytest.raises(BadRequest, match="stepId: a durable run has no steps"):
         await driver.engine.repair.retry_from(run.instance_id, "/0", "run", None)
     assert (await driver.engine.repair.retry_from(run.instance_id, "/0", None, None)).status == "ACTIVE"
     assert kinds(driver) == []

@@ -129,7 +129,7 @@ async def test_lists_find_what_has_not_begun(driver: Driver, monkeypatch: pytest
         patch.setattr(store, "find_ids", gives_up)
         assert await found() == [second]
         assert await found(definition_id="report") == []
-    with pytest.raises(BadRequest, match="delayed: an instance that has not begun is ACTIVE"):
+    with pytest.raises(BadRequest, match="delayed: goes with the status ACTIVE only"):
         await found(status="WAITING")
     with pytest.raises(BadRequest, match="instanceKey: with definitionId"):
         await found(definition_id="report", instance_key="k")

@@ -359,7 +359,7 @@ async def test_a_found_instance_that_nobody_waits_for_holds_nothing(driver: Driv
     async def is_queued() -> bool:
         return memory.used_bytes > 0
 
-    monkeypatch.setattr(commit_queue, "_apply_in", held_up)
+    monkeypatch.setattr(commit_queue, "apply", held_up)
     hold = memory.open()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(partial(driver.start, "linear", {}, instance_key="k"))

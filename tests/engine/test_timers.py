@@ -210,7 +210,7 @@ async def test_a_timer_that_fails_again_and_again_fails_its_instance(
     found = await driver.view(view.id)
     assert (found.status, found.failure_reason) == (
         "FAILED",
-        "a timer of the step failed 5 times: the instance could not be advanced; the engine's log has the reason",
+        "a timer of the step failed 5 times: the instance could not go on: the engine's log has the reason",
     )
     assert driver.rows("SELECT count(*) FROM timer") == [(0,)]
     assert await driver.poll("review") == []

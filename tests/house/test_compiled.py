@@ -129,7 +129,7 @@ def test_compiled_modules_are_taken_before_their_sources(compiled: Path) -> None
 
 
 @needs_compiler
-@pytest.mark.parametrize("tests", [TESTS_OF_BYTES, TESTS_OF_QUEUES], ids=["bytes", "lanes"])
+@pytest.mark.parametrize("tests", [TESTS_OF_BYTES, TESTS_OF_QUEUES], ids=["bytes", "queues"])
 def test_compiled_modules_pass_the_tests_of_their_sources(compiled: Path, tests: tuple[str, ...]) -> None:
     alone = ["-q", "-n0", "-p", "no:cacheprovider", "-o", f"pythonpath={compiled} ."]
     run = subprocess.run(

@@ -139,7 +139,7 @@ def test_the_quick_tier_says_what_it_left_out(project, tmp_path, arguments):
 
 
 def ran_in(out: str) -> list[str]:
-    return re.findall(r"::(\w+) PASSED", out)
+    return re.findall(r"::(\w+)(?:\[\w+\])? PASSED", out)
 
 
 def test_a_logged_exception_is_pythons_own_text(capsys):

@@ -89,7 +89,7 @@ def test_schema_and_examples_are_found_in_the_wheel(wheel):
 
 @pytest.mark.slow(reason="builds and installs the wheel")
 def test_the_wheel_has_the_command_and_the_licence(wheel):
-    [metadata] = wheel.glob("penstock-*.dist-info")
+    [metadata] = wheel.glob("penstock_workflow-*.dist-info")
     assert "penstock = penstock.cli:main" in (metadata / "entry_points.txt").read_text()
     assert "Apache License" in (metadata / "licenses" / "LICENSE").read_text()
 
@@ -169,7 +169,7 @@ def test_no_requirement_of_users_is_exact():
     extras = {name: asked for name, asked in project["optional-dependencies"].items() if name != "dev"}
     every = [*project["dependencies"], *(text for asked in extras.values() for text in asked)]
     assert [text for text in every if "==" in text] == []
-    assert [text for text in every if "<" not in text and not text.startswith("penstock[")] == []
+    assert [text for text in every if "<" not in text and not text.startswith("penstock-workflow[")] == []
     assert set(extras) >= {"engine", "kafka", "testing"}
 
 

@@ -84,7 +84,7 @@ def test_every_extra_that_a_page_tells_to_install_is_one():
     told = {
         extra
         for page in [*TOP.glob("*.md"), *(TOP / "docs").rglob("*.md"), *PACKAGE.rglob("*.py")]
-        for named in re.findall(r"penstock\[([a-z,]+)\]", page.read_text())
+        for named in re.findall(r"penstock-workflow\[([a-z,]+)\]", page.read_text())
         for extra in named.split(",")
     }
     assert told - extras == set()

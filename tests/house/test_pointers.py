@@ -86,7 +86,7 @@ def test_what_pages_point_to_is_there() -> None:
 
 
 def test_a_pointer_to_nowhere_would_be_found() -> None:
-    text = "`engine.nowhere` `core.rules.fencing.judge` `tests/engine/test_nothing.py` `store/nothing.py`"
+    text = "`engine.nowhere` `core.rules.fencing.decide_fence` `tests/engine/test_nothing.py` `store/nothing.py`"
     text += " `core.rules.fencing.jury`"
     assert stale(text) == [
         "engine.nowhere",

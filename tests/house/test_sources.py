@@ -26,11 +26,11 @@ MANY_ATTRIBUTES = {
     "core/advance/simulation.py: Simulation": "the state of a simulated instance",
     "durable/loaded_run.py: LoadedRun": "the state of a run that is executed",
     "engine/engine.py: Engine": "the one place where the engine's parts are put together",
-    "http/connection.py: Connection": "the state of a connection, one object each for memory's sake",
+    "http/connection.py: HttpConnection": "the state of a connection, one object each for memory's sake",
     "http/parser.py: RequestParser": "the state of a parser, one object each for memory's sake",
     "telemetry/metrics/registry.py: Metrics": "a metric is an attribute",
-    "rpc/server.py: Server": "a limit is an attribute",
-    "rpc/transport.py: Connection": "the state of a connection, one object each for memory's sake",
+    "rpc/server.py: GrpcServer": "a limit is an attribute",
+    "rpc/transport.py: RpcConnection": "the state of a connection, one object each for memory's sake",
     "store/db/pool.py: Pool": "a limit is an attribute",
 }
 """Classes that have more, and why."""

@@ -376,5 +376,5 @@ async def test_an_option_that_does_not_exist_ends_the_worker(engine, job_type):
 
 def test_without_aiokafka_the_error_says_what_to_install(engine, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
-    with pytest.raises(ImportError, match=r"pip install 'penstock\[kafka\]'"):
+    with pytest.raises(ImportError, match=r"pip install 'penstock-workflow\[kafka\]'"):
         KafkaWork.connect(engine, ["127.0.0.1:9"])(None)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - it does not get so far

@@ -43,7 +43,7 @@ def test_a_failing_consumer_is_made_again_with_growing_pauses(
         def reset(self) -> None:
             resets.append(None)
 
-    monkeypatch.setattr(kafka_consumer, "Backoff", Impatient)
+    monkeypatch.setattr(kafka_consumer, "RetryPauses", Impatient)
     caplog.set_level(logging.WARNING, logger="penstock.worker")
     made = 0
 

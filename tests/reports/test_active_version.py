@@ -152,5 +152,5 @@ async def test_a_repeated_upload_of_code_activates_nothing(driver: Driver) -> No
         made = await driver.engine.definitions.upload(body, code=True)
     assert (made.version, made.active) == (1, None)
     assert (await driver.engine.definitions.get("run")).version == 2
-    with pytest.raises(Conflict, match="executors say what they start"):
+    with pytest.raises(Conflict, match="its executors choose its version"):
         await driver.engine.definitions.activate("run", 1)

@@ -237,7 +237,7 @@ async def move(driver: Driver, instance: str) -> None:
     await driver.engine.repair.move(instance, TokenMove("trip", "pay"))
 
 
-@pytest.mark.parametrize("mend", [skip, move])
+@pytest.mark.parametrize("repair_by_hand", [skip, move])
 async def test_a_skip_and_a_move_leave_it_unmapped(
     make_driver: MakeDriver, repair_by_hand: Callable[[Driver, str], Awaitable[None]]
 ) -> None:

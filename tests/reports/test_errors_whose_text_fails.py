@@ -175,7 +175,7 @@ async def test_runs_with_such_errors_end_and_can_be_cancelled(database_dsn: str,
             await run.cancel()
             with pytest.raises(RunCancelled):
                 await run.result()
-    assert "can't be gone on with" not in caplog.text
+    assert "can't go on" not in caplog.text
 
 
 def test_values_in_our_messages_are_asked_with_a_guard():

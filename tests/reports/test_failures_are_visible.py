@@ -99,8 +99,8 @@ async def test_the_last_attempt_and_the_end_are_logged(at: str, caplog: pytest.L
         await fail(app, await app.start(order, 5, id="17"))
         step_told, run_told = errors(caplog)
         assert step_told.startswith(
-            "run 17: step 'charge' at /0 failed for good, attempt 2 of 2: ConnectionError: the bank does not answer: 5"
-            f" (test_failures_are_visible.py:{line_of(bank, 'raise')})\nTraceback"
+            "run 17: step 'charge' at /0 failed and is not retried, attempt 2 of 2: ConnectionError: the bank does not"
+            f" answer: 5 (test_failures_are_visible.py:{line_of(bank, 'raise')})\nTraceback"
         )
         assert f"line {line_of(charge.function, 'return')}, in charge" in step_told
         assert "penstock/durable" not in step_told, "our frames tell the user nothing"
@@ -110,7 +110,7 @@ async def test_the_last_attempt_and_the_end_are_logged(at: str, caplog: pytest.L
         caplog.clear()
         assert await (await app.start(careful, 5, id="18")).result(BOUND_S) == "no matter"
         [told] = errors(caplog)
-        assert "step 'charge' at /0 failed for good" in told, "what a run dealt with is told once"
+        assert "step 'charge' at /0 failed and is not retried" in told, "what a run dealt with is told once"
 
 
 async def test_the_functions_own_error_is_in_the_journal(at: str, caplog: pytest.LogCaptureFixture):

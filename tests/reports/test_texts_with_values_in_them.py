@@ -93,7 +93,7 @@ def test_what_has_no_text_fails_at_its_place_in_the_text(template, error):
         ("x ${1 +} y", 'v["$template"]: unexpected the end of the expression (line 1, column 8 of `x ${1 +} y`)', 7),
         (
             {"a": ["ok", "x ${a"]},
-            'v["$template"].a[1]: what ${ opens is not closed by } (line 1, column 3 of `x ${a`)',
+            'v["$template"].a[1]: ${ is not closed by } (line 1, column 3 of `x ${a`)',
             2,
         ),
         ({"a b": "${}"}, 'v["$template"]["a b"]: unexpected the end of the expression (line 1, column 3 of `${}`)', 2),

@@ -102,7 +102,7 @@ class ScriptedEngine:
         self.calls: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
         self.definitions, self.instances = Part(self, "definitions"), Part(self, "instances")
         self.jobs, self.tasks, self.runs = Part(self, "jobs"), Part(self, "tasks"), Part(self, "runs")
-        self.inline_jobs = Part(self, "hot_jobs")
+        self.inline_jobs = Part(self, "inline_jobs")
         self.repair, self.open_work = Part(self, "repair"), Part(self, "open_work")
         self.migrations, self.impact = Part(self, "migrations"), Part(self, "impact")
         self.definition_use, self.drafts = Part(self, "definition_use"), Part(self, "drafts")

@@ -144,8 +144,8 @@ REFUSED = (
     (w.BulkRequest(), "action: is required"),
     (w.BulkRequest("retry"), "filter: give either a filter or ids"),
     (w.BulkRequest("retry", w.BulkFilter(9)), "status: 9 is no InstanceStatus"),
-    (w.BulkRequest("retry", w.BulkFilter()), "filter: names nothing; all instances at once would be a slip, not a"),
-    (w.BulkRequest("edit", ids=["1"]), "variables: names nothing, and neither does remove"),
+    (w.BulkRequest("retry", w.BulkFilter()), "filter: is empty, and would match all"),
+    (w.BulkRequest("edit", ids=["1"]), "variables: is empty, and so is remove: name a variable"),
     (w.BulkRequest("retry", ids=["1"], remove=["a"]), "remove: not of the action retry"),
 )
 

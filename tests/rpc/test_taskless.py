@@ -141,7 +141,7 @@ async def test_a_call_like_the_last_one_needs_no_inbox(monkeypatch: pytest.Monke
     with trio.fail_after(30):
         async with batches() as (run, service), run.client() as client:
             first = [await opened(client) for _ in range(2)]
-            monkeypatch.setattr("penstock.rpc.call.Inbox", refuse)
+            monkeypatch.setattr("penstock.rpc.server.MessageBuffer", refuse)
             body = framed(encode_message(Completion("bug"), m.PACKAGE))
             second = await client.open(PATH, body=body)
             streams = [*first, *[await client.open(PATH, body=framed(b"")) for _ in range(8)]]

@@ -75,7 +75,7 @@ def health(port: int) -> tuple[int, int] | None:
 def test_a_missing_server_is_tried_for_the_outage_wait(start_engine: StartEngine) -> None:
     engine = start_engine(dsn="host=127.0.0.1 port=1 user=x dbname=x", WE_OUTAGE_WAIT_SECONDS="0.5")
     assert engine.process.wait(120) == 1
-    said = engine.said("the engine could not start") or engine.said("the engine could not go on")
+    said = engine.said("the engine could not start") or engine.said("the engine stopped: it could not go on")
     assert said is not None
     assert "can't be reached" in said["error"]
 
@@ -140,7 +140,7 @@ def test_a_pooler_that_gives_sessions_away_is_refused_by_name(
     dsn = make_pool(mode)
     engine = start_engine(dsn=dsn, WE_OUTAGE_WAIT_SECONDS="1")
     assert engine.process.wait(120) == 1
-    said = engine.said("the engine could not start") or engine.said("the engine could not go on")
+    said = engine.said("the engine could not start") or engine.said("the engine stopped: it could not go on")
     assert said is not None
     assert "PgBouncer" in said["error"] if mode == "transaction" else "statement" in said["error"]
     problems = [each for each in examine(Settings(postgres_dsn=Secret(dsn))) if each.verdict is CheckLevel.PROBLEM]

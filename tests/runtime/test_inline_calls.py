@@ -326,7 +326,7 @@ async def test_a_poll_counts_its_worker_once(engine: LocalEngine, monkeypatch: A
         assert fresh.workers() == {"work": 1}
 
 
-@pytest.mark.parametrize("hot", [False, True])
+@pytest.mark.parametrize("inline", [False, True])
 @pytest.mark.parametrize("resets", [False, True])
 async def test_who_drops_a_poll_costs_its_jobs_nothing(
     engine: LocalEngine, monkeypatch: Any, resets: bool, inline: bool

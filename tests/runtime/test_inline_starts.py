@@ -326,7 +326,7 @@ async def test_a_start_that_another_queue_takes_is_answered(engine: LocalEngine,
 # -- clients that leave
 
 
-@pytest.mark.parametrize("hot", [False, True])
+@pytest.mark.parametrize("inline", [False, True])
 @pytest.mark.parametrize("resets", [False, True])
 async def test_who_hangs_up_has_started_nevertheless(
     engine: LocalEngine, monkeypatch: Any, resets: bool, inline: bool
@@ -351,7 +351,7 @@ async def test_who_hangs_up_has_started_nevertheless(
 
         both.taken.clear()
         monkeypatch.setattr(commit_queue, "submit_nowait", leave_first)
-        monkeypatch.setattr(commit_queue, "_apply_in", held_up)
+        monkeypatch.setattr(commit_queue, "apply", held_up)
         await stream.send_all(asked())
         await left.wait()
         assert both.taken == ([True] if inline else [])
@@ -362,7 +362,7 @@ async def test_who_hangs_up_has_started_nevertheless(
     assert engine.engine.answer_memory.used_bytes == 0
 
 
-@pytest.mark.parametrize("hot", [False, True])
+@pytest.mark.parametrize("inline", [False, True])
 async def test_a_server_cancelled_meanwhile_has_started_nevertheless(
     engine: LocalEngine, monkeypatch: Any, inline: bool
 ) -> None:
@@ -375,7 +375,7 @@ async def test_a_server_cancelled_meanwhile_has_started_nevertheless(
         await apply(*args)
 
     async with served(engine, monkeypatch) as both:
-        monkeypatch.setattr(commit_queue, "_apply_in", held_up)
+        monkeypatch.setattr(commit_queue, "apply", held_up)
         await (both.inline if inline else both.plain).send(asked())
         await begun.wait()
         assert engine.engine.answer_memory.used_bytes > 0

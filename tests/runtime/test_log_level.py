@@ -13,7 +13,7 @@ from tests.runtime.engine_process import EngineProcess
 from tests.runtime.waiting import wait_until
 
 pytestmark = pytest.mark.slow(reason="an engine process for each way to set the level")
-SET = "the log was set anew"
+SET = "the log level was changed"
 
 
 def set_anew(engine: EngineProcess, level: str) -> int:
@@ -27,7 +27,7 @@ def test_a_signal_sets_the_log_of_all_processes(start_engine: StartEngine, tmp_p
     engine = start_engine("--config", str(config), "--processes", str(processes)).wait_ready()
     config.write_text("log_level: debug\nrest_port: none\n")
     engine.process.send_signal(signal.SIGUSR1)
-    told = engine.wait_said("the settings can't be read again; nothing changes")
+    told = engine.wait_said("the settings can't be reloaded: nothing changes")
     assert [problem.partition(":")[0] for problem in told["problems"]] == [str(config)]
     assert set_anew(engine, "debug") == 0
 

@@ -617,8 +617,8 @@ async def test_rounds_that_the_database_refused(autojump_clock: trio.testing.Moc
     assert metrics.registry.get_sample_value("penstock_service_errors_total", {"task": "loop"}) == 3
 
 
-@drives("penstock_run_takeovers", "Runs of code whose executor ended, or lost its lease, while it held them")
-@drives("penstock_runs_blocked", "Runs of code that an executor's code could not go on with; each try counts")
+@drives("penstock_run_takeovers", "Durable runs whose executor ended, or lost its lease, while it held them")
+@drives("penstock_runs_blocked", "Durable runs that an executor's code could not go on with; each try counts")
 async def test_runs_that_were_taken_over_or_blocked(driver: Driver) -> None:
     growth = Growth(driver)
 

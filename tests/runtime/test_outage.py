@@ -147,7 +147,7 @@ def test_a_stop_does_not_wait_for_the_database(start_engine: StartEngine, gate: 
         engine.process.send_signal(signal.SIGTERM)
         engine.wait_said("stopping")
     assert engine.stop(50) == int(second)
-    assert (engine.said("what waits for the database is given up") is None) is second
+    assert (engine.said("calls that wait for the database are abandoned") is None) is second
     call.answer()
 
 

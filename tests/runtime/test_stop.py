@@ -72,7 +72,7 @@ def test_past_the_grace_requests_are_cut_and_their_statements_cancelled(
         assert engine.stop(20) == 0
         wait_until(lambda: _waiting_for_locks(database_dsn) == 0)
     thread.join(120)
-    assert engine.said("requests were cut off") is not None
+    assert engine.said("open requests were cut off at the stop") is not None
 
 
 @pytest.mark.slow(reason="starts engine processes")

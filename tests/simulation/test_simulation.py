@@ -81,7 +81,7 @@ history_judge = history.decide_fence
 
 
 def break_fence(judge: Callable[[FenceRequest, ExecutionState], FenceDecision]) -> Callable[[pytest.MonkeyPatch], None]:
-    return lambda patch: patch.setattr(history, "judge", judge)
+    return lambda patch: patch.setattr(history, "decide_fence", judge)
 
 
 def fire_and_forget(patch: pytest.MonkeyPatch) -> None:

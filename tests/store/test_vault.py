@@ -135,5 +135,5 @@ def test_without_the_extra_the_error_says_what_to_install(monkeypatch):
         return real(name, *args)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(BadRequest, match=r"pip install 'penstock\[encryption\]'"):
+    with pytest.raises(BadRequest, match=r"pip install 'penstock-workflow\[encryption\]'"):
         make_vault(f"k1={encoded(OLD)}")

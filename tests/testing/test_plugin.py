@@ -162,7 +162,7 @@ def test_unused_it_imports_nothing_but_pytest() -> None:
     )
     environment = {"PYTHONPATH": str(SRC), "PATH": os.environ["PATH"]}
     run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "['penstock', 'penstock.testing', 'penstock.testing.plugin']"
+    assert run.stdout.strip() == "['penstock', 'penstock.distribution', 'penstock.testing', 'penstock.testing.plugin']"
 
 
 def test_a_conftest_may_name_the_plugin_by_its_module() -> None:

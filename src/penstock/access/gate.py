@@ -73,7 +73,7 @@ class Gate:
         of the issuer or a session that is not known yet.
         """
         if len(authorization) > 1:
-            raise Unauthenticated("Authorization stands twice")
+            raise Unauthenticated("the header Authorization stands twice: send it once")
         if authorization:
             return await self._of_token(authorization[0])
         if session:
@@ -100,7 +100,7 @@ class Gate:
         scheme, _, rest = header.partition(b" ")
         token = rest.strip(b" ")
         if scheme.lower() != b"bearer" or not token:
-            raise Unauthenticated("Authorization has to be: Bearer, a blank, a token")
+            raise Unauthenticated("the header Authorization must be `Bearer`, a blank and a token")
         if self.issuer is not None and self._is_issuers(token):
             return await self.issuer.verify(token)
         identity = self.tokens.find(token) if len(token) <= TOKEN_MAX_BYTES else None

@@ -151,7 +151,7 @@ async def fetch_json(
                 if answer.status_code != 200:
                     raise ValueError(f"{url} answered {answer.status_code}")
                 if answer.headers.get("content-encoding", "identity") != "identity":
-                    raise ValueError(f"{url} answered with a compressed document, which nobody asked for")
+                    raise ValueError(f"{url} answered with a compressed document, which Penstock did not ask for")
                 async for part in answer.aiter_raw():
                     data += part[: DOCUMENT_MAX_BYTES + 1 - len(data)]  # to the end: httpx leaves what is broken off
         if len(data) > DOCUMENT_MAX_BYTES:

@@ -184,7 +184,7 @@ def load_library() -> Any:
     try:
         return importlib.import_module("jwt")
     except ImportError as error:
-        raise BadRequest("oidc_issuer needs PyJWT and cryptography: pip install 'penstock[oidc]'") from error
+        raise BadRequest("oidc_issuer needs PyJWT and cryptography: pip install 'penstock-workflow[oidc]'") from error
 
 
 def _algorithms_of(key: object) -> list[str]:

@@ -124,7 +124,7 @@ class Sessions:
     async def _look_up(self, digest: bytes, address: str | None) -> Identity:
         await need_task()
         if not self._looks.take(address):
-            raise TooManyRequests("too many sessions that are not known here are asked for")
+            raise TooManyRequests("too many requests with unknown sessions: try again")
         async with self._connected() as connection:
             for _ in range(_LOOKS_MAX):
                 version = await store.version(connection)
@@ -156,7 +156,7 @@ class Sessions:
             return known
         token = self._tokens.identity_of(known.key)
         if token is None:
-            raise Unauthenticated("the token that this session was opened with counts no longer: sign in again")
+            raise Unauthenticated("the token of this session was revoked or has expired: sign in again")
         expires_at = min(known.expires_at, token.expires_at)
         return msgspec.structs.replace(token, session=known.session, expires_at=expires_at)
 

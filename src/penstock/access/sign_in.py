@@ -110,7 +110,7 @@ class SignIn:
         answer."""
         kept = _read_kept(kept_text)
         if kept is None or not hmac.compare_digest(kept.state.encode(), state.encode()):
-            raise Unauthenticated("this browser has not begun this sign-in, or long ago")
+            raise Unauthenticated("this browser did not begin this sign-in, or the sign-in has expired: sign in again")
         if named_issuer is not None and named_issuer != self.issuer_name:
             raise Unauthenticated("the answer is another issuer's")
         if not 0 < len(code) <= CODE_MAX_CHARS:

@@ -117,5 +117,5 @@ def require(needed: Permission | None, caller: Identity | PenstockError) -> None
     if isinstance(caller, PenstockError):
         raise caller
     if needed is None:
-        raise Forbidden("nobody may do this: it has no row in the table of what is needed")
+        raise Forbidden("this call is closed to everybody: access/table.py has no permission for it")
     caller.require(needed)

@@ -113,9 +113,9 @@ def every_command(utc: UtcOption = False) -> None:
 def serve(
     config: ConfigOption = None,
     data_dir: DataDirOption = None,
-    rest_port: Annotated[int | None, typer.Option(help="Port of REST. [default: 8080]")] = None,
-    grpc_port: Annotated[int | None, typer.Option(help="Port of gRPC. [default: 9090]")] = None,
-    metrics_port: Annotated[int | None, typer.Option(help="Port of the metrics. [default: 9091]")] = None,
+    rest_port: Annotated[int | None, typer.Option(help="The port of REST. [default: 8080]")] = None,
+    grpc_port: Annotated[int | None, typer.Option(help="The port of gRPC. [default: 9090]")] = None,
+    metrics_port: Annotated[int | None, typer.Option(help="The port of the metrics. [default: 9091]")] = None,
     bind: Annotated[
         str | None,
         typer.Option(
@@ -207,7 +207,7 @@ def doctor(config: ConfigOption = None, data_dir: DataDirOption = None, as_json:
 @app.command()
 def requeue(
     job_type: Annotated[
-        list[str] | None, typer.Option(help="Of this job type only; may be given several times. [default: of all]")
+        list[str] | None, typer.Option(help="Only this job type. You may give it several times. [default: all]")
     ] = None,
     config: ConfigOption = None,
     data_dir: DataDirOption = None,
@@ -298,12 +298,12 @@ def check(
             help="Code: `shop.workflows`, or an App or a workflow in it, `shop.main:app`.", metavar="MODULE"
         ),
     ],
-    at: Annotated[str | None, typer.Option(help="The database, as of an App.", metavar="DSN")] = None,
-    name: Annotated[str | None, typer.Option(help="Of the App, where MODULE names none.")] = None,
+    at: Annotated[str | None, typer.Option(help="The database, as for an App.", metavar="DSN")] = None,
+    name: Annotated[str | None, typer.Option(help="The App's name, if MODULE has no App.")] = None,
     processes: Annotated[
         int | None,
         typer.Option(
-            help="So many replay; without it one for each processor, where there are many runs.", min=1, max=64
+            help="How many processes replay. [default: one for each processor if there are many runs]", min=1, max=64
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -360,8 +360,10 @@ def draw(
 
 @app.command()
 def expr(
-    expression: Annotated[str, typer.Argument(help="As in a condition, with or without ${ }.", metavar="EXPRESSION")],
-    variables: Annotated[str, typer.Argument(help="The variables, a JSON object.", metavar="JSON")] = "{}",
+    expression: Annotated[
+        str, typer.Argument(help="An expression as in a condition, with or without ${ }.", metavar="EXPRESSION")
+    ],
+    variables: Annotated[str, typer.Argument(help="The variables, as a JSON object.", metavar="JSON")] = "{}",
     file: Annotated[
         Path | None, typer.Option(help="Read the variables from a file; - is standard input.", metavar="FILE")
     ] = None,

@@ -16,19 +16,21 @@ if TYPE_CHECKING:
     from penstock.runtime.archive import Archived
 
 app = typer.Typer(
-    name="archive", help="Instances that retention removed, in the files of `archive_dir`.", no_args_is_help=True
+    name="archive", help="Read instances that retention removed, from the files of `archive_dir`.", no_args_is_help=True
 )
 
 NOT_FOUND = 1
-DirectoryArgument = Annotated[Path, typer.Argument(help="The setting `archive_dir`.", exists=True, file_okay=False)]
+DirectoryArgument = Annotated[
+    Path, typer.Argument(help="The directory, in place of the setting `archive_dir`.", exists=True, file_okay=False)
+]
 
 
 @app.command(name="list")
 def list_archived(
     directory: DirectoryArgument,
-    definition: Annotated[str | None, typer.Option(help="Of this definition.")] = None,
+    definition: Annotated[str | None, typer.Option(help="Only of this definition.")] = None,
     status: Annotated[str | None, typer.Option(help="COMPLETED, FAILED or CANCELLED.")] = None,
-    business_key: Annotated[str | None, typer.Option(help="With this business key.")] = None,
+    business_key: Annotated[str | None, typer.Option(help="Only with this business key.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """List archived instances. `--json`: a line for each, with its variables, for jq and for loading elsewhere."""

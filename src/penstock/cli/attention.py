@@ -9,7 +9,7 @@ import typer
 from penstock.cli.engine import DEFAULT_URL, TokenFileOption, UrlOption, connected
 from penstock.cli.options import JsonOption, print_done, print_json, print_table, shown_time
 
-app = typer.Typer(name="attention", help="What needs somebody: list it, acknowledge it.", no_args_is_help=True)
+app = typer.Typer(name="attention", help="List and acknowledge what needs attention.", no_args_is_help=True)
 
 KeyArgument = Annotated[str, typer.Argument(help="The row's key, as the list prints it.", metavar="KEY")]
 
@@ -42,7 +42,7 @@ def list_attention(
 @app.command()
 def acknowledge(
     key: KeyArgument,
-    note: Annotated[str | None, typer.Option(help="For those who look next.")] = None,
+    note: Annotated[str | None, typer.Option(help="A note for those who look next.")] = None,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,

@@ -15,29 +15,33 @@ if TYPE_CHECKING:
     from penstock.client import Batch, BatchResult, StartRequest
     from penstock.client.blocking import SyncClient
 
-app = typer.Typer(
-    name="batch", help="Up to 10,000 instances that are started and followed as one.", no_args_is_help=True
-)
+app = typer.Typer(name="batch", help="Start and follow up to 10,000 instances as one batch.", no_args_is_help=True)
 
 NOT_ALL_COMPLETED = 1
 REASONS_MAX: Final = 3
 """Items of each state that are told with their reason when a batch was waited for."""
 
 BatchArgument = Annotated[str, typer.Argument(help="The batch's id.", metavar="ID")]
-WaitOption = Annotated[bool, typer.Option("--wait", help="Until it has ended; exit code 1 when not all COMPLETED.")]
+WaitOption = Annotated[
+    bool, typer.Option("--wait", help="Wait until it has ended. Exit code 1 if not all are COMPLETED.")
+]
 
 
 @app.command()
 def start(
     file: Annotated[
         Path,
-        typer.Argument(help="A JSON object a line: a start as REST has it, or with -d its variables.", metavar="FILE"),
+        typer.Argument(
+            help="A file with a JSON object a line: a start as in REST, or with -d its variables.", metavar="FILE"
+        ),
     ],
-    definition: Annotated[str | None, typer.Option("--definition", "-d", help="Of all items.", metavar="ID")] = None,
-    on_complete: Annotated[
-        str | None, typer.Option(help="A definition that is started when all have ended.", metavar="ID")
+    definition: Annotated[
+        str | None, typer.Option("--definition", "-d", help="The definition of all items.", metavar="ID")
     ] = None,
-    note: Annotated[str | None, typer.Option(help="Shown with it.")] = None,
+    on_complete: Annotated[
+        str | None, typer.Option(help="The definition to start when all have ended.", metavar="ID")
+    ] = None,
+    note: Annotated[str | None, typer.Option(help="A note that is shown with it.")] = None,
     key: Annotated[
         str | None, typer.Option("--idempotency-key", "--key", help="The same key and request: the same batch.")
     ] = None,
@@ -120,7 +124,7 @@ def results(
 @app.command()
 def cancel(
     id: BatchArgument,
-    reason: Annotated[str | None, typer.Option(help="Shown with it.")] = None,
+    reason: Annotated[str | None, typer.Option(help="A note that is shown with it.")] = None,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,

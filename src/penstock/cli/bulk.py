@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="bulk",
-    help="One act on all instances that match, done by the engines in the background: retry, cancel, signal, skip, "
-    "move, migrate, edit. Each shows first how many there are, and asks.",
+    help="Do one thing to all instances that match, in the background: retry, cancel, signal, skip, move, migrate, "
+    "edit. Each command first shows how many there are, and asks.",
     no_args_is_help=True,
 )
 
@@ -71,10 +71,10 @@ ExceptOption = Annotated[
     typer.Option("--except", help="But for those that fit all of these; names as of --filter.", metavar="NAME=VALUE"),
 ]
 IdsOption = Annotated[
-    list[str] | None, typer.Option("--id", help="These instances, in place of a filter.", metavar="ID")
+    list[str] | None, typer.Option("--id", help="The ids of instances, in place of a filter.", metavar="ID")
 ]
-RateOption = Annotated[float | None, typer.Option(help="At most so many in a second.", min=0)]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what it would meet.")]
+RateOption = Annotated[float | None, typer.Option(help="At most this many instances a second.", min=0)]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Change nothing, and show which instances match.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")]
 DetachOption = Annotated[bool, typer.Option("--detach", help="Don't wait for its end.")]
 BulkArgument = Annotated[str, typer.Argument(help="The operation's id.", metavar="ID")]
@@ -195,7 +195,9 @@ def list_operations(
 @app.command()
 def show(
     id: BulkArgument,
-    wait: Annotated[bool, typer.Option("--wait", help="Until it has ended, with a line for every change.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until it has ended, with a line for every change.")
+    ] = False,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,

@@ -10,12 +10,12 @@ from penstock.cli.configuration import refuse
 from penstock.cli.options import ConfigOption, JsonOption, print_json, print_table
 from penstock.cli.plain import echo
 
-app = typer.Typer(name="config", help="The settings as an engine would read them here.", no_args_is_help=True)
+app = typer.Typer(name="config", help="Show the settings as an engine would read them here.", no_args_is_help=True)
 
 
 @app.command()
 def show(
-    changed: Annotated[bool, typer.Option("--changed", help="Only what differs from its default.")] = False,
+    changed: Annotated[bool, typer.Option("--changed", help="Only settings that differ from their default.")] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -26,7 +26,7 @@ def read_settings(config: Path | None, **options: object) -> Settings:
     configure_logging(settings.log_level, settings.log_format)
     unknown = [f"{name}{did_you_mean(nearest)}" for name, nearest in unknown_environment().items()]
     if unknown:
-        get_logger(__name__).warning("environment variables that mean nothing to the engine", names=unknown)
+        get_logger(__name__).warning("the engine does not know these environment variables", names=unknown)
     return settings
 
 

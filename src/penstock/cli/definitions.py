@@ -60,7 +60,7 @@ def upload(
 @app.command()
 def activate(
     id: Annotated[str, typer.Argument(help="The definition's id.")],
-    version: Annotated[int, typer.Argument(help="The version that new starts are to use.", min=1)],
+    version: Annotated[int, typer.Argument(help="The version for new starts.", min=1)],
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,
@@ -73,7 +73,7 @@ def activate(
 
 @app.command()
 def delete(
-    ids: Annotated[list[str], typer.Argument(help="Ids of workflows written as code.", metavar="ID")],
+    ids: Annotated[list[str], typer.Argument(help="The ids of durable workflows.", metavar="ID")],
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,
@@ -90,7 +90,7 @@ def delete(
 
 @app.command(name="list")
 def list_definitions(
-    keyword: Annotated[str | None, typer.Option(help="Part of the id or name.")] = None,
+    keyword: Annotated[str | None, typer.Option(help="Only definitions with this text in their id or name.")] = None,
     limit: LimitOption = 50,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
@@ -125,9 +125,13 @@ def show(
 @app.command()
 def diff(
     id: Annotated[str, typer.Argument(help="The definition's id.")],
-    file: Annotated[Path | None, typer.Argument(help="What it is compared with: a definition as JSON.")] = None,
-    old: Annotated[int | None, typer.Option("--from", help="A version. [default: the active one]", min=1)] = None,
-    new: Annotated[int | None, typer.Option("--to", help="A version, in place of a file.", min=1)] = None,
+    file: Annotated[Path | None, typer.Argument(help="The definition to compare with, as JSON.")] = None,
+    old: Annotated[
+        int | None, typer.Option("--from", help="The version to compare. [default: the active one]", min=1)
+    ] = None,
+    new: Annotated[
+        int | None, typer.Option("--to", help="The version to compare with, in place of a file.", min=1)
+    ] = None,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,
@@ -161,9 +165,11 @@ def diff(
 
 @app.command()
 def impact(
-    file: Annotated[Path | None, typer.Argument(help="A definition as JSON, as it would be uploaded.")] = None,
-    id: Annotated[str | None, typer.Option("--id", help="A definition that is there, in place of a file.")] = None,
-    version: Annotated[int | None, typer.Option(help="Of --id. [default: the latest]", min=1)] = None,
+    file: Annotated[Path | None, typer.Argument(help="A definition as JSON, as you would upload it.")] = None,
+    id: Annotated[
+        str | None, typer.Option("--id", help="The id of an uploaded definition, in place of a file.")
+    ] = None,
+    version: Annotated[int | None, typer.Option(help="The version of --id. [default: the latest]", min=1)] = None,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,
@@ -231,8 +237,10 @@ def _lines(document: Any) -> list[str]:
 
 @app.command()
 def export(
-    directory: Annotated[Path, typer.Argument(help="Where the files are to be; made when it is not there.")],
-    all_versions: Annotated[bool, typer.Option("--all-versions", help="Not only the latest of each.")] = False,
+    directory: Annotated[Path, typer.Argument(help="The directory for the files. It is created if it does not exist.")],
+    all_versions: Annotated[
+        bool, typer.Option("--all-versions", help="Every version, not only the latest of each definition.")
+    ] = False,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,
@@ -273,7 +281,9 @@ def _bytes(document: dict[str, Any]) -> bytes:
 
 @app.command(name="import")
 def import_(
-    directory: Annotated[Path, typer.Argument(help="With files that `export` wrote.", exists=True, file_okay=False)],
+    directory: Annotated[
+        Path, typer.Argument(help="A directory with files that `export` wrote.", exists=True, file_okay=False)
+    ],
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,

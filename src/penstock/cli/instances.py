@@ -40,26 +40,32 @@ app = typer.Typer(
 INDENT = "  "
 IdArgument = Annotated[str, typer.Argument(help="The instance's id.", metavar="ID")]
 StepArgument = Annotated[str, typer.Argument(help="The step's id.", metavar="STEP")]
-NoteOption = Annotated[str | None, typer.Option(help="For the audit trail.")]
+NoteOption = Annotated[str | None, typer.Option(help="A note for the audit trail.")]
 ExecutionOption = Annotated[
-    str | None, typer.Option(help="Of several open executions of the step this one. [default: the oldest]")
+    str | None, typer.Option(help="The execution, if the step has several open ones. [default: the oldest]")
 ]
 RemoveOption = Annotated[
     list[str] | None,
-    typer.Option("--remove", help="A variable to take away; several times: several.", metavar="NAME"),
+    typer.Option("--remove", help="A variable to remove. You may give it several times.", metavar="NAME"),
 ]
 StepsOption = Annotated[
-    list[str] | None, typer.Option("--step", help="A step that has another id there.", metavar="OLD=NEW")
+    list[str] | None, typer.Option("--step", help="A step that has another id in the other version.", metavar="OLD=NEW")
 ]
-BlockedOption = Annotated[bool, typer.Option("--blocked", help="Runs of code that no code could go on with so far.")]
-BulkOption = Annotated[str | None, typer.Option(help="To which this bulk operation was done.", metavar="ID")]
-OpenOption = Annotated[bool, typer.Option("--open", help="Those of --bulk that have not ended.")]
-CauseOption = Annotated[str | None, typer.Option(help="FAILED with this text; what differs within a cause may differ.")]
+BlockedOption = Annotated[bool, typer.Option("--blocked", help="Only durable runs that are blocked on code.")]
+BulkOption = Annotated[str | None, typer.Option(help="Only instances of this bulk operation.", metavar="ID")]
+OpenOption = Annotated[bool, typer.Option("--open", help="Only instances of --bulk that have not ended.")]
+CauseOption = Annotated[
+    str | None, typer.Option(help="Only FAILED instances with this cause. Parts that differ within a cause may differ.")
+]
 ContainsOption = Annotated[
     str | None, typer.Option(help="FAILED, with this in the error code or the reason.", metavar="TEXT")
 ]
-FailedStepOption = Annotated[str | None, typer.Option(help="FAILED at this step of --definition.", metavar="STEP")]
-CurrentStepOption = Annotated[str | None, typer.Option(help="Open, at this step of --definition.", metavar="STEP")]
+FailedStepOption = Annotated[
+    str | None, typer.Option(help="Only instances that FAILED at this step of --definition.", metavar="STEP")
+]
+CurrentStepOption = Annotated[
+    str | None, typer.Option(help="Only open instances at this step of --definition.", metavar="STEP")
+]
 FILTERS: Final = {
     "status": "status",
     "definition": "definition_id",
@@ -89,8 +95,8 @@ FilterOption = Annotated[
         metavar="NAME=VALUE",
     ),
 ]  # fmt: skip
-AfterOption = Annotated[datetime | None, typer.Option(help="Not before this time.", metavar="TIME")]
-BeforeOption = Annotated[datetime | None, typer.Option(help="Before this time.", metavar="TIME")]
+AfterOption = Annotated[datetime | None, typer.Option(help="Only from this time on.", metavar="TIME")]
+BeforeOption = Annotated[datetime | None, typer.Option(help="Only before this time.", metavar="TIME")]
 
 
 class Order(StrEnum):
@@ -105,7 +111,8 @@ OrderOption = Annotated[
     Order | None,
     typer.Option(
         case_sensitive=False,
-        help="By the time of the start, or by business key: then only those that have one. [default: newest]",
+        help="By the time of the start, by business key (only those that have one), or those first that ended or "
+        "changed last: of 10,000 at most. [default: newest]",
     ),
 ]
 
@@ -139,22 +146,22 @@ app.command()(start)
 
 @app.command(name="list")
 def list_instances(
-    definition: Annotated[str | None, typer.Option(help="Of this definition.")] = None,
+    definition: Annotated[str | None, typer.Option(help="Only of this definition.")] = None,
     status: Annotated[
         str | None, typer.Option(help="ACTIVE, WAITING, COMPLETED, FAILED or CANCELLED.", metavar="STATUS")
     ] = None,
-    business_key: Annotated[str | None, typer.Option(help="With this business key.")] = None,
-    flow_key: Annotated[str | None, typer.Option(help="Whose jobs come in this flow key's turn.")] = None,
+    business_key: Annotated[str | None, typer.Option(help="Only with this business key.")] = None,
+    flow_key: Annotated[str | None, typer.Option(help="Only with this flow key.")] = None,
     attribute: Annotated[
         list[str] | None,
         typer.Option(
-            help="With this search attribute; may be given several times. Bounds are NAME.from and NAME.to.",
+            help="Only with this search attribute. You may give it several times. Bounds are NAME.from and NAME.to.",
             metavar="NAME=VALUE",
         ),
     ] = None,
-    delayed: Annotated[bool, typer.Option("--delayed", help="Those that have not begun.")] = False,
+    delayed: Annotated[bool, typer.Option("--delayed", help="Only instances that have not begun.")] = False,
     blocked: BlockedOption = False,
-    version: Annotated[int | None, typer.Option(help="Of this version of --definition.", min=1)] = None,
+    version: Annotated[int | None, typer.Option(help="Only of this version of --definition.", min=1)] = None,
     filters: FilterOption = None,
     current_step: CurrentStepOption = None,
     failed_step: FailedStepOption = None,
@@ -249,7 +256,7 @@ def _filter_value(name: str, value: str) -> Any:
 @app.command()
 def show(
     id: IdArgument,
-    variables: Annotated[bool, typer.Option("--variables", help="Also its variables.")] = False,
+    variables: Annotated[bool, typer.Option("--variables", help="Show its variables, too.")] = False,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,
@@ -322,7 +329,7 @@ def _print_branch(branch: Branch, indent: str) -> None:
 @app.command()
 def watch(
     id: IdArgument,
-    timeout: Annotated[float | None, typer.Option(help="Seconds. [default: for ever]", min=0)] = None,
+    timeout: Annotated[float | None, typer.Option(help="How many seconds to wait. [default: no limit]", min=0)] = None,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,
@@ -342,8 +349,8 @@ def watch(
 @app.command()
 def cancel(
     ids: Annotated[list[str], typer.Argument(help="Instances.", metavar="ID")],
-    reason: Annotated[str | None, typer.Option(help="For the audit trail.")] = None,
-    compensate: Annotated[bool, typer.Option("--compensate", help="Undo first what they did.")] = False,
+    reason: Annotated[str | None, typer.Option(help="A note for the audit trail.")] = None,
+    compensate: Annotated[bool, typer.Option("--compensate", help="Compensate their completed steps first.")] = False,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,
@@ -356,14 +363,12 @@ def cancel(
 
 @app.command()
 def retry(
-    ids: Annotated[list[str], typer.Argument(help="Failed instances.", metavar="ID")],
+    ids: Annotated[list[str], typer.Argument(help="The ids of failed instances.", metavar="ID")],
     from_step: Annotated[
         str | None, typer.Option("--from", help="Go on at this step instead of the failed one.", metavar="STEP")
     ] = None,
     note: NoteOption = None,
-    again: Annotated[
-        bool, typer.Option("--again", help="Also where work would be done again that was done already.")
-    ] = False,
+    again: Annotated[bool, typer.Option("--again", help="Retry even if work would be done again.")] = False,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,
@@ -380,7 +385,7 @@ def retry(
 @app.command()
 def priority(
     id: IdArgument,
-    priority: Annotated[int, typer.Argument(min=0, max=9, help="Lower ones come first.")],
+    priority: Annotated[int, typer.Argument(min=0, max=9, help="The priority, 0 to 9. Lower ones come first.")],
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,
@@ -447,7 +452,9 @@ def migrate(
     version: Annotated[int | None, typer.Option(help="[default: the latest]", min=1)] = None,
     steps: StepsOption = None,
     timers: TimersOption = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say whether they can, and why not.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Change nothing, and say whether they can be migrated, and why not.")
+    ] = False,
     note: NoteOption = None,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
@@ -482,7 +489,7 @@ def signal(
     step: StepArgument,
     variables: VariablesArgument = None,
     file: FileOption = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep it when the wait is not open yet.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the signal if the wait is not open yet.")] = False,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,
@@ -501,7 +508,7 @@ def complete(
     variables: VariablesArgument = None,
     file: FileOption = None,
     execution: ExecutionOption = None,
-    by: Annotated[str | None, typer.Option(help="Who did it, for the audit trail.")] = None,
+    by: Annotated[str | None, typer.Option(help="The person who did it, for the audit trail.")] = None,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,

@@ -23,7 +23,7 @@ WAITING = "WAITING"
 
 @app.command()
 def failed(
-    job_type: Annotated[str | None, typer.Option(help="Of this job type only.")] = None,
+    job_type: Annotated[str | None, typer.Option(help="Only of this job type.")] = None,
     limit: LimitOption = 50,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
@@ -53,7 +53,7 @@ def failed(
 def attempts(
     id: IdArgument,
     stack_traces: Annotated[
-        bool, typer.Option("--stack-traces", help="Also where workers had their errors, for those who may operate.")
+        bool, typer.Option("--stack-traces", help="Show the stack traces of workers, too. Needs the role operator.")
     ] = False,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
@@ -79,7 +79,7 @@ def attempts(
 @app.command(name="forget-checkpoint")
 def forget_checkpoint(
     id: IdArgument,
-    note: Annotated[str | None, typer.Option(help="For the audit trail.")] = None,
+    note: Annotated[str | None, typer.Option(help="A note for the audit trail.")] = None,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,
@@ -114,9 +114,11 @@ def _shortened(value: Any, size_bytes: int | None) -> str:
 
 @app.command(name="list")
 def list_jobs(
-    status: Annotated[str, typer.Argument(help="WAITING, LOCKED, DISPATCHED or BACKOFF.", metavar="STATE")],
+    status: Annotated[
+        str, typer.Argument(help="Only in this state: WAITING, LOCKED, DISPATCHED or BACKOFF.", metavar="STATE")
+    ],
     job_type: Annotated[
-        str | None, typer.Option(help="Of this job type, in the order in which workers take them; with WAITING only.")
+        str | None, typer.Option(help="Only of this job type, in the order in which workers get them. Needs WAITING.")
     ] = None,
     limit: LimitOption = 50,
     url: UrlOption = DEFAULT_URL,

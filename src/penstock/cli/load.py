@@ -44,9 +44,11 @@ def main(words: list[str], program: str) -> None:
 def load(
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
-    seconds: Annotated[float, typer.Option(help="How long instances are started.", min=0.1, max=3_600)] = 10.0,
-    callers: Annotated[int, typer.Option(help="Who start instances, and as many workers.", min=1, max=500)] = 16,
-    steps: Annotated[int, typer.Option(help="Jobs of an instance, one after the other.", min=1, max=50)] = 3,
+    seconds: Annotated[float, typer.Option(help="How long to start instances.", min=0.1, max=3_600)] = 10.0,
+    callers: Annotated[
+        int, typer.Option(help="How many clients start instances, and how many workers there are.", min=1, max=500)
+    ] = 16,
+    steps: Annotated[int, typer.Option(help="How many jobs an instance has, one after the other.", min=1, max=50)] = 3,
     as_json: JsonOption = False,
 ) -> None:
     """A load generator, not the harness, which is in a checkout: puts load on an engine that runs.

@@ -28,7 +28,7 @@ def publish(
     variables: VariablesArgument = None,
     file: FileOption = None,
     ttl: Annotated[
-        str | None, typer.Option(help="How long it is kept, ISO 8601; PT0S: now or never. [default: P1D]")
+        str | None, typer.Option(help="How long it is kept, in ISO 8601. With PT0S it is not kept. [default: P1D]")
     ] = None,
     message_id: Annotated[str | None, typer.Option(help="Your id of it: published once, however often.")] = None,
     to_all: Annotated[bool, typer.Option("--to-all", help="To all that wait now, not only the oldest.")] = False,
@@ -51,8 +51,8 @@ def publish(
 
 @app.command(name="list")
 def list_messages(
-    name: Annotated[str | None, typer.Option(help="With this name.")] = None,
-    key: Annotated[str | None, typer.Option(help="With this correlation key.")] = None,
+    name: Annotated[str | None, typer.Option(help="Only with this name.")] = None,
+    key: Annotated[str | None, typer.Option(help="Only with this correlation key.")] = None,
     limit: LimitOption = 50,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,

@@ -32,17 +32,19 @@ DataDirOption = Annotated[
     ),
 ]
 LogLevelOption = Annotated[str | None, typer.Option(help="debug, info, warning or error. [default: info]")]
-LimitOption = Annotated[int, typer.Option(help="How many at most.", min=1, max=200)]
-VariablesArgument = Annotated[str | None, typer.Argument(help="Variables, a JSON object.", metavar="JSON")]
+LimitOption = Annotated[int, typer.Option(help="How many to show at most.", min=1, max=200)]
+VariablesArgument = Annotated[str | None, typer.Argument(help="The variables, as a JSON object.", metavar="JSON")]
 FileOption = Annotated[
     Path | None, typer.Option(help="Read the variables from a file; - is standard input.", metavar="FILE")
 ]
-PriorityOption = Annotated[int | None, typer.Option(help="Of its jobs, lower first. [default: 5]", min=0, max=9)]
+PriorityOption = Annotated[
+    int | None, typer.Option(help="The priority of its jobs, lower first. [default: 5]", min=0, max=9)
+]
 FlowKeyOption = Annotated[
     str | None, typer.Option(help="Of its jobs: whose turn and limits, such as a tenant.", metavar="KEY")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="JSON for programs.")]
-JsonAnyway = Annotated[bool, typer.Option("--json", help="It is JSON anyway.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+JsonAnyway = Annotated[bool, typer.Option("--json", help="No effect: the output is JSON anyway.")]
 """For commands that print nothing else: programs may give it to all of them."""
 
 

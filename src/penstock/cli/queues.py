@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from penstock.wire.queue import Queue, QueuePolicy, Rate
 
 app = typer.Typer(
-    name="queue", help="Queues of a running engine: limits, turns and pauses for job types.", no_args_is_help=True
+    name="queue", help="Queues of a running engine: limits, fairness and pauses for job types.", no_args_is_help=True
 )
 KEY_COUNTED_MAX: Final = 1_000
 """Jobs of a flow key that an engine counts."""

@@ -42,29 +42,37 @@ ENGINE_AWAY_S: Final = 5.0
 
 app = typer.Typer(
     name="runs",
-    help="Runs of durable functions: list, show, send, drop, correct, cancel, retry, adopt, journal. On the engine "
-    "(grpc://host:port) or the database (postgresql://…) that `--at` or PENSTOCK_AT names, else on the database of the "
-    "settings (WE_POSTGRES_DSN), else on the embedded one of WE_DATA_DIR. An engine asks for a token, whose roles "
-    "count.",
+    help="Runs of durable workflows: list, show, send, ask, drop, correct, cancel, retry, fork, adopt, journal. On the "
+    "engine (grpc://host:port) or the database (postgresql://…) that `--at` or PENSTOCK_AT names, else on the database "
+    "of the settings (WE_POSTGRES_DSN), else on the embedded one of WE_DATA_DIR. An engine asks for a token, whose "
+    "roles count.",
     no_args_is_help=True,
 )
 
 NONE_FOUND: Final = "no such run in this database (`--at` names another)"
 NONE_OF: Final = "no such run of {} in this database (`--at` names another)"
 AtOption = Annotated[
-    str | None, typer.Option(help="The database, or the engine (grpc://host:port), as of an App.", metavar="DSN")
+    str | None, typer.Option(help="The database, or the engine (grpc://host:port), as for an App.", metavar="DSN")
 ]
 IdArgument = Annotated[str, typer.Argument(help="The id that the run was started with, or its instance's.")]
 
-PositionArgument = Annotated[str, typer.Argument(help="Of a rejected message, as `show` tells it.", metavar="POSITION")]
-ForceOption = Annotated[bool, typer.Option("--force", help="Also if it does not fit the type that the run waits for.")]
+PositionArgument = Annotated[
+    str, typer.Argument(help="The position of a rejected message, as `show` prints it.", metavar="POSITION")
+]
+ForceOption = Annotated[
+    bool, typer.Option("--force", help="Send it even if it does not fit the type that the run waits for.")
+]
 
 
 @app.command(name="list")
 def list_runs(
-    workflow: Annotated[str | None, typer.Argument(help="Of this one only, as `order` or `shop:order`.")] = None,
-    status: Annotated[str | None, typer.Option(help="ACTIVE, WAITING, COMPLETED, FAILED or CANCELLED.")] = None,
-    blocked: Annotated[bool, typer.Option("--blocked", help="Those that no code could go on with so far.")] = False,
+    workflow: Annotated[
+        str | None, typer.Argument(help="Only runs of this workflow, as `order` or `shop:order`.")
+    ] = None,
+    status: Annotated[
+        str | None, typer.Option(help="Only in this status: ACTIVE, WAITING, COMPLETED, FAILED or CANCELLED.")
+    ] = None,
+    blocked: Annotated[bool, typer.Option("--blocked", help="Only runs that are blocked on code.")] = False,
     limit: LimitOption = 50,
     at: AtOption = None,
     token_file: TokenFileOption = None,
@@ -166,9 +174,13 @@ def show(id: IdArgument, at: AtOption = None, token_file: TokenFileOption = None
 @app.command()
 def send(
     id: IdArgument,
-    name: Annotated[str, typer.Argument(help="Of the message, as the body receives it.")],
-    payload: Annotated[str, typer.Argument(help="JSON; what is none is taken for text.", metavar="JSON")] = "null",
-    dedup: Annotated[str | None, typer.Option(help="A second one with the same text is the same one.")] = None,
+    name: Annotated[str, typer.Argument(help="The name of the message, as the workflow function receives it.")],
+    payload: Annotated[
+        str, typer.Argument(help="The value, as JSON. Anything else is sent as text.", metavar="JSON")
+    ] = "null",
+    dedup: Annotated[
+        str | None, typer.Option(help="A second message with the same text here is the same message.")
+    ] = None,
     force: ForceOption = False,
     at: AtOption = None,
     token_file: TokenFileOption = None,
@@ -185,7 +197,7 @@ def send(
 def drop(
     id: IdArgument,
     position: PositionArgument,
-    note: Annotated[str | None, typer.Option(help="For the audit trail.")] = None,
+    note: Annotated[str | None, typer.Option(help="A note for the audit trail.")] = None,
     at: AtOption = None,
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,
@@ -202,8 +214,8 @@ def drop(
 def correct(
     id: IdArgument,
     position: PositionArgument,
-    payload: Annotated[str, typer.Argument(help="JSON; what is none is taken for text.", metavar="JSON")],
-    note: Annotated[str | None, typer.Option(help="For the audit trail.")] = None,
+    payload: Annotated[str, typer.Argument(help="The value, as JSON. Anything else is sent as text.", metavar="JSON")],
+    note: Annotated[str | None, typer.Option(help="A note for the audit trail.")] = None,
     force: ForceOption = False,
     at: AtOption = None,
     token_file: TokenFileOption = None,
@@ -221,8 +233,8 @@ def correct(
 @app.command()
 def cancel(
     id: IdArgument,
-    reason: Annotated[str | None, typer.Option(help="It is in the journal, and in the error.")] = None,
-    force: Annotated[bool, typer.Option(help="End it without letting it clean up.")] = False,
+    reason: Annotated[str | None, typer.Option(help="The reason, for the journal and the error.")] = None,
+    force: Annotated[bool, typer.Option(help="End it at once, without clean-up.")] = False,
     at: AtOption = None,
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,
@@ -245,7 +257,7 @@ def retry(
             metavar="PATH",
         ),
     ] = None,
-    note: Annotated[str | None, typer.Option(help="For the audit trail.")] = None,
+    note: Annotated[str | None, typer.Option(help="A note for the audit trail.")] = None,
     at: AtOption = None,
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,
@@ -258,7 +270,9 @@ def retry(
 
 @app.command()
 def adopt(
-    workflow: Annotated[str, typer.Argument(help="Its name, as in `penstock runs list`.", metavar="WORKFLOW")],
+    workflow: Annotated[
+        str, typer.Argument(help="The workflow's name, as in `penstock runs list`.", metavar="WORKFLOW")
+    ],
     at: AtOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -277,7 +291,7 @@ def adopt(
 @app.command()
 def save(
     id: IdArgument,
-    file: Annotated[Path, typer.Argument(help="Written as JSON.", metavar="FILE")],
+    file: Annotated[Path, typer.Argument(help="The file to write, as JSON.", metavar="FILE")],
     at: AtOption = None,
     as_json: JsonOption = False,
 ) -> None:

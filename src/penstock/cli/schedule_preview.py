@@ -23,14 +23,16 @@ if TYPE_CHECKING:
 CronOption = Annotated[
     list[str] | None, typer.Option(help="A cron expression, such as '0 2 * * *'; may be given again.", metavar="CRON")
 ]
-ZoneOption = Annotated[str | None, typer.Option(help="Of the cron expressions. [default: UTC]", metavar="ZONE")]
-EveryOption = Annotated[str | None, typer.Option(help="In place of --cron: an interval, such as PT15M.")]
-AnchorOption = Annotated[
-    str | None, typer.Option(help="What --every is counted from. [default: 1970]", metavar="RFC3339")
+ZoneOption = Annotated[
+    str | None, typer.Option(help="The time zone of the cron expressions. [default: UTC]", metavar="ZONE")
 ]
-JitterOption = Annotated[str | None, typer.Option(help="Start later by up to so much, such as PT2M.")]
-StartAtOption = Annotated[str | None, typer.Option(help="No time before it.", metavar="RFC3339")]
-EndAtOption = Annotated[str | None, typer.Option(help="No time after it.", metavar="RFC3339")]
+EveryOption = Annotated[str | None, typer.Option(help="An interval in place of --cron, such as PT15M.")]
+AnchorOption = Annotated[
+    str | None, typer.Option(help="The time from which --every counts. [default: 1970]", metavar="RFC3339")
+]
+JitterOption = Annotated[str | None, typer.Option(help="Start up to this much later, such as PT2M.")]
+StartAtOption = Annotated[str | None, typer.Option(help="No times before this one.", metavar="RFC3339")]
+EndAtOption = Annotated[str | None, typer.Option(help="No times after this one.", metavar="RFC3339")]
 
 AROUND: Final = timedelta(hours=36)
 """Of a change of the clock times within so long are shown."""
@@ -52,7 +54,7 @@ class _Change(NamedTuple):
 
 
 def preview(
-    id: Annotated[str, typer.Argument(help="The schedule's id: --jitter goes by it.", metavar="[ID]")] = "",
+    id: Annotated[str, typer.Argument(help="The schedule's id. The jitter follows from it.", metavar="[ID]")] = "",
     cron: CronOption = None,
     time_zone: ZoneOption = None,
     every: EveryOption = None,
@@ -60,7 +62,7 @@ def preview(
     jitter: JitterOption = None,
     start_at: StartAtOption = None,
     end_at: EndAtOption = None,
-    count: Annotated[int, typer.Option(help="How many times.", min=1, max=ASKED_MAX)] = 10,
+    count: Annotated[int, typer.Option(help="How many times to show.", min=1, max=ASKED_MAX)] = 10,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,

@@ -36,21 +36,25 @@ from penstock.cli.schedule_preview import (
 if TYPE_CHECKING:
     from penstock.client import Schedule
 
-app = typer.Typer(name="schedule", help="What a running engine starts by the clock.", no_args_is_help=True)
+app = typer.Typer(
+    name="schedule", help="Schedules of a running engine: what it starts by the clock.", no_args_is_help=True
+)
 
 IdArgument = Annotated[str, typer.Argument(help="The schedule's id.", metavar="ID")]
 OverlapOption = Annotated[
     str | None,
-    typer.Option(help="While the last run is open: SKIP, BUFFER_ONE, BUFFER_ALL, ALLOW or CANCEL_OTHER."),
+    typer.Option(help="What to do while the last run is open: SKIP, BUFFER_ONE, BUFFER_ALL, ALLOW or CANCEL_OTHER."),
 ]
-CatchUpOption = Annotated[str | None, typer.Option(help="Of times that passed while no engine ran: LAST, ALL or NONE.")]
-WindowOption = Annotated[str | None, typer.Option(help="None that is older is caught up. [default: P365D]")]
+CatchUpOption = Annotated[
+    str | None, typer.Option(help="Which times to start that passed while no engine ran: LAST, ALL or NONE.")
+]
+WindowOption = Annotated[str | None, typer.Option(help="Older times are not caught up. [default: P365D]")]
 
 
 @app.command(name="set")
 def set_schedule(
     id: IdArgument,
-    definition: Annotated[str, typer.Argument(help="The id of the definition that is started.")],
+    definition: Annotated[str, typer.Argument(help="The id of the definition to start.")],
     cron: CronOption = None,
     time_zone: ZoneOption = None,
     every: EveryOption = None,
@@ -61,15 +65,21 @@ def set_schedule(
     overlap: OverlapOption = None,
     catch_up: CatchUpOption = None,
     catch_up_window: WindowOption = None,
-    pause_on_failure: Annotated[bool, typer.Option("--pause-on-failure", help="When a run fails.")] = False,
-    paused: Annotated[bool | None, typer.Option("--paused", help="Nothing is started until it is resumed.")] = None,
-    variables: Annotated[str | None, typer.Option(help="Of each instance, a JSON object.", metavar="JSON")] = None,
+    pause_on_failure: Annotated[
+        bool, typer.Option("--pause-on-failure", help="Pause the schedule when a run fails.")
+    ] = False,
+    paused: Annotated[
+        bool | None, typer.Option("--paused", help="Create it paused: nothing starts until you resume it.")
+    ] = None,
+    variables: Annotated[
+        str | None, typer.Option(help="The variables of each instance, as a JSON object.", metavar="JSON")
+    ] = None,
     file: FileOption = None,
     version: Annotated[int | None, typer.Option(help="[default: the latest when it fires]", min=1)] = None,
-    business_key: Annotated[str | None, typer.Option(help="Of each instance.")] = None,
+    business_key: Annotated[str | None, typer.Option(help="The business key of each instance.")] = None,
     priority: PriorityOption = None,
     flow_key: FlowKeyOption = None,
-    note: Annotated[str | None, typer.Option(help="For people.")] = None,
+    note: Annotated[str | None, typer.Option(help="A note that is shown with it.")] = None,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,
@@ -193,10 +203,10 @@ def trigger(
 @app.command()
 def backfill(
     id: IdArgument,
-    since: Annotated[datetime, typer.Argument(help="The first time.", metavar="FROM")],
-    until: Annotated[datetime, typer.Argument(help="The last time, which has passed.", metavar="TO")],
+    since: Annotated[datetime, typer.Argument(help="The beginning of the period.", metavar="FROM")],
+    until: Annotated[datetime, typer.Argument(help="The end of the period, in the past.", metavar="TO")],
     overlap: Annotated[
-        str | None, typer.Option(help="ALLOW: all at once (the default). BUFFER_ALL: one after the other.")
+        str | None, typer.Option(help="ALLOW starts all at once (the default), BUFFER_ALL one after the other.")
     ] = None,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,

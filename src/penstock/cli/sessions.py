@@ -12,7 +12,7 @@ from penstock.cli.tokens import run, settings_of
 
 app = typer.Typer(
     name="session",
-    help="Sessions of people who are signed in at the console: list, end.",
+    help="List and end sessions of people who are signed in at the console.",
     no_args_is_help=True,
 )
 
@@ -32,7 +32,7 @@ def list_sessions(config: ConfigOption = None, data_dir: DataDirOption = None, a
 
 @app.command()
 def end(
-    id: Annotated[str, typer.Argument(help="As `penstock session list` shows it.")],
+    id: Annotated[str, typer.Argument(help="The session's id, as `penstock session list` shows it.")],
     config: ConfigOption = None,
     data_dir: DataDirOption = None,
     as_json: JsonOption = False,

@@ -29,22 +29,22 @@ R = TypeVar("R", bound="Struct")
 InstanceKeyOption = Annotated[
     str | None, typer.Option(help="Unique among the definition's open instances: a second start gives the first's.")
 ]
-KeepOption = Annotated[bool, typer.Option("--keep-instance-key", help="The key stays taken after the end.")]
+KeepOption = Annotated[bool, typer.Option("--keep-instance-key", help="Keep the key taken after the instance's end.")]
 RepeatOption = Annotated[
-    str | None, typer.Option(help="A repetition of the call with this key is answered as the first time.")
+    str | None, typer.Option(help="The idempotency key: a repeated call gets the first answer again.")
 ]
 StartAtOption = Annotated[
     str | None, typer.Option("--start-at", "--at", help="It is there at once and begins then.", metavar="RFC3339")
 ]
-DelayOption = Annotated[str | None, typer.Option(help="It begins so much later.", metavar="ISO8601")]
+DelayOption = Annotated[str | None, typer.Option(help="How much later it begins.", metavar="ISO8601")]
 DedupeOption = Annotated[
-    str | None, typer.Option(help='Once in a window: `{"key": "k", "window": "PT1H"}`.', metavar="JSON")
+    str | None, typer.Option(help='Start once in a window: `{"key": "k", "window": "PT1H"}`.', metavar="JSON")
 ]
 ThrottleOption = Annotated[
     str | None, typer.Option(help='So many: `{"key": "k", "limit": 9, "period": "PT1M"}`.', metavar="JSON")
 ]
 DebounceOption = Annotated[
-    str | None, typer.Option(help='The last of some: `{"key": "k", "wait": "PT30S"}`.', metavar="JSON")
+    str | None, typer.Option(help='Start only the last of several: `{"key": "k", "wait": "PT30S"}`.', metavar="JSON")
 ]
 WaitSecondsOption = Annotated[
     float | None, typer.Option(help="Until it has ended, so long at most.", min=0, max=60, metavar="SECONDS")
@@ -56,7 +56,7 @@ def start(
     variables: VariablesArgument = None,
     file: FileOption = None,
     version: Annotated[int | None, typer.Option(help="[default: the latest]", min=1)] = None,
-    business_key: Annotated[str | None, typer.Option(help="What people find it by.")] = None,
+    business_key: Annotated[str | None, typer.Option(help="The business key, by which people find it.")] = None,
     instance_key: InstanceKeyOption = None,
     keep_instance_key: KeepOption = False,
     idempotency_key: RepeatOption = None,
@@ -67,7 +67,9 @@ def start(
     dedupe: DedupeOption = None,
     throttle: ThrottleOption = None,
     debounce: DebounceOption = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Until it has ended, however long, as `watch` does.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until it has ended, however long, as `watch` does.")
+    ] = False,
     wait_seconds: WaitSecondsOption = None,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,

@@ -20,14 +20,14 @@ T = TypeVar("T")
 
 app = typer.Typer(
     name="token",
-    help="API tokens: make, list, revoke. They count on this database, for engines with `authentication`.",
+    help="Make, list and revoke API tokens of this database, for engines with `authentication`.",
     no_args_is_help=True,
 )
 
 
 @app.command()
 def new(
-    name: Annotated[str, typer.Argument(help="Whom it is for: the audit trail names it.")],
+    name: Annotated[str, typer.Argument(help="The name of its user. The audit trail shows it.")],
     role: Annotated[
         list[str],
         typer.Option(
@@ -38,9 +38,11 @@ def new(
     job_type: Annotated[
         list[str] | None, typer.Option(help="Limit the role worker to this job type; may be given several times.")
     ] = None,
-    expires_days: Annotated[float | None, typer.Option(help="Let it expire. [default: never]", min=0.001)] = None,
+    expires_days: Annotated[
+        float | None, typer.Option(help="After how many days it expires. [default: never]", min=0.001)
+    ] = None,
     offline: Annotated[
-        bool, typer.Option(help="Touch no database: print the token, and the line for the setting api_tokens.")
+        bool, typer.Option(help="Use no database: print the token, and the line for the setting api_tokens.")
     ] = False,
     config: ConfigOption = None,
     data_dir: DataDirOption = None,
@@ -81,7 +83,9 @@ def new(
 
 @app.command(name="list")
 def list_tokens(
-    with_ended: Annotated[bool, typer.Option("--all", help="Also those that were revoked or have expired.")] = False,
+    with_ended: Annotated[
+        bool, typer.Option("--all", help="Show tokens that were revoked or have expired, too.")
+    ] = False,
     config: ConfigOption = None,
     data_dir: DataDirOption = None,
     as_json: JsonOption = False,
@@ -104,7 +108,9 @@ def list_tokens(
 
 @app.command()
 def revoke(
-    id: Annotated[str, typer.Argument(help="As `penstock token list` shows it; also the part after pst_.")],
+    id: Annotated[
+        str, typer.Argument(help="The token's id, as `penstock token list` shows it, or the part after pst_.")
+    ],
     config: ConfigOption = None,
     data_dir: DataDirOption = None,
     as_json: JsonOption = False,

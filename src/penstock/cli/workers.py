@@ -12,7 +12,7 @@ from penstock.cli.engine import DEFAULT_URL, TokenFileOption, UrlOption, connect
 from penstock.cli.options import JsonOption, print_json, print_table, shown_time
 from penstock.cli.plain import echo
 
-app = typer.Typer(name="worker", help="Workers that engines have seen, and a ready one.", no_args_is_help=True)
+app = typer.Typer(name="worker", help="List workers, and run a ready one for HTTP requests.", no_args_is_help=True)
 
 
 @app.command(name="list")

@@ -150,5 +150,7 @@ def __getattr__(name: str) -> object:
     try:
         from penstock.durable import app, run
     except ModuleNotFoundError as error:
-        raise ImportError(f"{name} runs an engine in this program: pip install 'penstock[engine]' ({error})") from error
+        raise ImportError(
+            f"{name} runs an engine in this program: pip install 'penstock-workflow[engine]' ({error})"
+        ) from error
     return app.App if name == "App" else run.Run

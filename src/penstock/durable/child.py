@@ -29,7 +29,7 @@ class ChildEnd(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 async def _never_called() -> None:
-    raise AssertionError("a child is begun by who holds the run")
+    raise AssertionError("child() can't be called here: no executor has the run")
 
 
 _STEP: Final = Step[..., Any](_never_called, StepOptions(raises=(StartRefused,)), "child")

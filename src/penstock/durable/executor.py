@@ -284,7 +284,7 @@ class Executor:
             try:
                 return await call()
             except Away as error:
-                log.debug("the journals are away: %s", error)
+                log.debug("the journals can't be reached: %s", error)
             await trio.sleep(pause_s)
             pause_s = min(2 * pause_s, RETRY_MAX_S)
 

@@ -273,7 +273,7 @@ def _check(used: str, frame: FrameType | None) -> None:
     place = f"{os.path.basename(theirs[0].f_code.co_filename)}:{theirs[0].f_lineno}"
     ours = _OURS.get(used, "now" if used.startswith(("time.", "date")) else None)
     hint = f"Use penstock.durable.{ours}, or move it into a step." if ours else "Move it into a step."
-    raise refuse(ForeignAwait(f"{place} uses {used} in a workflow body. {hint}"))
+    raise refuse(ForeignAwait(f"{place} uses {used} in a workflow function. {hint}"))
 
 
 def _is_library(file: str) -> bool:

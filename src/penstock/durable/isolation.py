@@ -88,7 +88,7 @@ def _refused(frame: FrameType | None) -> ForeignAwait:
     if name == "CancelScope":
         ours = "move_on_after, fail_after or CancelScope"
     hint = f"Use penstock.durable.{ours}, or move it into a step." if ours else "Move it into a step."
-    return refuse(ForeignAwait(f"{place}uses {module}.{name} in a workflow body. {hint}"))
+    return refuse(ForeignAwait(f"{place}uses {module}.{name} in a workflow function. {hint}"))
 
 
 class body_runs:  # noqa: N801 - reads as what it is: `with body_runs():`

@@ -427,7 +427,7 @@ class LoadedRun:
             self.must_read = True
 
     def _give_up(self, error: Exception) -> None:
-        log.error("run %s can't be gone on with", self.leased, exc_info=error)
+        log.error("run %s can't go on", self.leased, exc_info=error)
         self._leave("blocked", f"{type(error).__name__}: {text_of(error)}")
 
     def _leave(self, event: str, detail: str = "") -> None:
@@ -444,7 +444,7 @@ class LoadedRun:
             except Away as error:
                 if trio.current_time() + pause_s >= self.lease_ends:
                     raise RunLeaseLost from error
-                log.debug("the journals are away: %s", error)
+                log.debug("the journals can't be reached: %s", error)
             else:
                 if self.is_gone:
                     raise RunLeaseLost
@@ -467,8 +467,8 @@ class LoadedRun:
     def step_failed(self, run: Activation, call: OpenCall, error: BaseException) -> None:
         """Tell it, with the user's traceback."""
         log.error(
-            "run %s: step %r at %s failed for good, attempt %d of %d: %s\n%s", self.leased, call.step.name, call.path,
-            call.attempt, call.step.options.retries + 1, mask_text(describe(error)), traceback_of(error),
+            "run %s: step %r at %s failed and is not retried, attempt %d of %d: %s\n%s", self.leased, call.step.name,
+            call.path, call.attempt, call.step.options.retries + 1, mask_text(describe(error)), traceback_of(error),
         )  # fmt: skip
 
     def begin(self, run: Activation, call: OpenCall) -> None:

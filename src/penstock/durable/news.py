@@ -54,7 +54,7 @@ class Unserved:
                 if found is not None and found.startswith("an App with ") and found.endswith("none is connected"):
                     log.warning("%s waits for %s", who, found)
         except Exception as error:  # a hint fails nothing
-            log.debug("what %s waits for can't be seen: %s", who, error)
+            log.debug("the state of %s can't be read: %s", who, error)
 
 
 async def latest_waits_for(runs: CallerRuns, workflow: str) -> str | None:
@@ -140,7 +140,7 @@ class RunEnds:
         try:
             ended = await find_ended([heard.id for heard in due])
         except ClientError as error:  # each of them waits the outage out, and hears of the error if it is too long
-            log.debug("the ends of runs can't be looked for: %s", error)
+            log.debug("the engine can't be asked for ended runs: %s", error)
             ended = [heard.id for heard in due]
         for id in ended:
             self.notify(id)

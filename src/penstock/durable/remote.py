@@ -169,7 +169,7 @@ class RemoteBackend:
                     try:
                         await link.ask(w.RunPark(job_id, run.attempt, give_back=True))
                     except (RunLeaseLost, Away, Refused) as error:
-                        log.debug("a run could not be given back: %s", error)
+                        log.debug("a run could not be released: %s", error)
                     link.end_lease(job_id, run.attempt)
 
     @property

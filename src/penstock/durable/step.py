@@ -205,7 +205,9 @@ class Step(Generic[P, R]):
         if is_transaction and self.is_async:
             raise TypeError(f"{name}: a transaction is a plain def, which runs in a thread with psycopg's Connection")
         if options.abandon and self.is_async:
-            raise ValueError(f"{name}: abandon is for plain functions; what awaits can be cancelled, and is waited for")
+            raise ValueError(
+                f"{name}: abandon is for a plain def: an async step can be cancelled, and the run waits for it"
+            )
         self.parameters = Parameters(function, skipped=int(is_transaction))
         self.__name__, self.__doc__, self.__module__ = name, function.__doc__, function.__module__
         self.__wrapped__ = function

@@ -374,7 +374,7 @@ def continue_as_new(*args: Any, **kwargs: Any) -> NoReturn:
     """
     branch = _branch("continue_as_new", "nothing: it is of bodies")
     if branch.nursery is not None:
-        raise RuntimeError("continue_as_new() is for the body itself: a branch can't end the others")
+        raise RuntimeError("continue_as_new() is for the workflow function itself: a branch can't end the others")
     if branch.scope.effective:
         raise Cancelled
     raise ContinueAsNew(args, kwargs)
@@ -412,5 +412,5 @@ def _check_name(name: str) -> None:
 def _branch(verb: str, instead: str) -> Branch:
     branch = current_branch()
     if branch is None:
-        raise NotInWorkflow(f"{verb}() is for bodies of workflows; in a step use {instead}")
+        raise NotInWorkflow(f"{verb}() is for workflow functions; in a step use {instead}")
     return branch

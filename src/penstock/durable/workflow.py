@@ -43,7 +43,7 @@ class Workflow(Generic[P, R]):
         plain, self._is_static = plain_function(function, "workflow")
         function = cast("Callable[P, Coroutine[Any, Any, R]]", plain)
         if not inspect.iscoroutinefunction(function):
-            raise TypeError(f"{shown(repr_of(name))} is no async def: a workflow's body awaits its steps")
+            raise TypeError(f"{shown(repr_of(name))} is no async def: a workflow function awaits its steps")
         own = f'; as its function is called otherwise, write @workflow(name="…") above it ({where_of(function)})'
         instead = own if name == function.__name__ else ""
         check_name("the name of a workflow", name, instead=instead)

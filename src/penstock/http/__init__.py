@@ -9,7 +9,7 @@ from penstock.http.server import HttpServer
 
 __all__ = [
     "HttpServer",
-    "HttpLimits",
+    "HttpStatistics",
     "ListenError",
     "AsgiServer",
     "HttpStatistics",

@@ -90,7 +90,7 @@ class HttpConnection:
         self._server = server
         self.heads = server.heads
         self._app = app
-        self._find_taskless_call = getattr(app, "direct", None)
+        self._find_taskless_call = getattr(app, "taskless_call", None)
         self._serve_by = getattr(app, "serve_by", None)
         self._inline_call = getattr(app, "inline_call", None)
         self._limits = server.limits

@@ -333,7 +333,7 @@ class _BoundedStream(trio.abc.HalfCloseableStream):
                 await self._stream.send_all(view[at : at + self._limits.write_slice_bytes])
             if scope.cancelled_caught:
                 self.abort()
-                raise trio.BrokenResourceError("the client takes nothing of its answer")
+                raise trio.BrokenResourceError("the client does not read its answer")
 
     async def wait_send_all_might_not_block(self) -> None:
         await self._stream.wait_send_all_might_not_block()

@@ -196,7 +196,7 @@ class HttpServer:
                         plain = open_stream(sock, self._poller)
                         await self._handle_tls(app, plain, self._tls, client, server_address, guest)
         except OSError:
-            log.debug("a client went away while it was accepted")
+            log.debug("a client closed its connection while it was accepted")
         finally:
             guest.leave()
 

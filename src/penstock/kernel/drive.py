@@ -371,7 +371,7 @@ class Kernel:
         if not isinstance(operation, BranchOperation):
             place, awaited = branch.where(), branch.awaits()
             hint = "Use what penstock.durable has for it, or move it into a step."
-            raise ForeignAwait(f"{place} awaits {awaited} in a workflow body. {hint}")
+            raise ForeignAwait(f"{place} awaits {awaited} in a workflow function. {hint}")
         if branch.scope.effective and not operation.shielded:  # level-triggered: every operation in there raises
             self._ready.append((branch, None, Cancelled()))
         else:

@@ -56,10 +56,10 @@ class Tls:
         try:
             self.context = self._make()
         except CertificateError as error:
-            log.warning("the certificate could not be read again", error=str(error))
+            log.warning("the certificate could not be reloaded", error=str(error))
             return False
         self._marks = marks
-        log.info("certificate read again", file=self._files[0])
+        log.info("the certificate was reloaded", file=self._files[0])
         return True
 
     def _look(self) -> list[tuple[int, int, int] | None]:

@@ -157,8 +157,20 @@ class InlineCall:
     """One connection's call, one after the other."""
 
     __slots__ = (
-        "_caller", "_fault", "_gate", "_headers", "_reservation", "_item", "_job_id", "_parked", "_path", "_poll", "_proofs",
-        "_routes", "_started", "_wire",
+        "_caller",
+        "_fault",
+        "_gate",
+        "_headers",
+        "_item",
+        "_job_id",
+        "_parked",
+        "_path",
+        "_poll",
+        "_proofs",
+        "_reservation",
+        "_routes",
+        "_started",
+        "_wire",
     )  # fmt: skip
 
     def __init__(self, routes: InlineRoutes, wire: Wire) -> None:

@@ -44,7 +44,7 @@ FILTER: Final = (
         {"type": "string", "enum": ["ACTIVE", "WAITING", "COMPLETED", "FAILED", "CANCELLED"]},
     ),
     Parameter("delayed", "query", "Those that have not begun (addition).", BOOLEAN),
-    Parameter("blocked", "query", "Runs of code that no code could go on with so far (addition).", BOOLEAN),
+    Parameter("blocked", "query", "Durable runs that no code could go on with so far (addition).", BOOLEAN),
     Parameter("businessKey", "query", "The whole key."),
     Parameter("businessKeyPrefix", "query", "How the key begins (addition)."),
     Parameter("parentInstanceId", "query", "Which called them, or chained into them (addition)."),
@@ -71,8 +71,8 @@ FILTER: Final = (
 """Which instances a list or a count has."""
 ORDER: Final = Parameter(
     "order", "query",
-    "By the time of the start, newest or oldest first, or by business key: then only those that have one. But for "
-    "`newest` it needs a `limit` (addition).",
+    "By the start (the default is `newest` first), the business key, the end, or the last change. All but `newest` "
+    "need a `limit` (addition).",
     {"type": "string", "enum": [*ORDERS]},
 )  # fmt: skip
 VIEW_FULL: Final = "full"

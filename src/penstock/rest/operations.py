@@ -208,8 +208,9 @@ OPERATIONS: Final[Sequence[RestOperation]] = (
     RestOperation(
         "POST", "/v1/definitions", DefinitionRoutes.upload, Permission.MODEL,
         "uploadDefinition", "definitions", "Upload a definition",
-        "The same content for an id gives its existing version again, changed content the next one; new starts use it "
-        "from then on (`active`, addition). Every problem is named in one answer.",
+        "The same content for an id gives its existing version again. Changed content makes the next version. New"
+        " starts use the version that was uploaded last, also a former one (`active`), so an upload of the former"
+        " text rolls back. The answer names every problem. Any content type but XML is read as JSON.",
         body=ref("Definition"), status=201, answer=struct(DefinitionSummary), errors=(400, 415),
     ),
     RestOperation(
@@ -246,17 +247,19 @@ OPERATIONS: Final[Sequence[RestOperation]] = (
     RestOperation(
         "POST", "/v1/instances", StartRoutes.start, Permission.OPERATE,
         "startInstance", "instances", "Start an instance",
-        "With `instanceKey` (addition) a second start while the first instance is open returns that one; with "
-        "`keepInstanceKey` also after its end, as long as its row is kept. `startAt` or `delay`: it is there at once "
-        "and begins later. `dedupe`, `throttle`, `debounce`: what becomes of others with their key. `waitSeconds`: "
-        "answer when it has ended, or after so long, at most 60 (additions).",
+        "A second start with the same `instanceKey` returns the first instance while it is open, with "
+        "`keepInstanceKey` also after its end, as long as its row is kept. With `startAt` or `delay` the instance"
+        " exists at once and begins later. `dedupe`, `throttle` and `debounce` decide about other starts with "
+        "their key. With `waitSeconds` you get the answer when the instance has ended, or after so many seconds, "
+        "at most 60.",
         parameters=(KEY,), body=ref("StartBody"), status=201, answer=struct(Instance), errors=(400, 404, 409, 422, 429),
         waits_with=b'"waitSeconds"',
     ),
     RestOperation(
         "POST", "/v1/instances/batch", StartRoutes.start_batch, Permission.OPERATE,
         "startInstances", "instances", "Start many instances (addition)",
-        "One result each, in order. A bad item never fails its neighbours.",
+        "One result each, in order: an `instance`, or `error` and `reason`. A bad item never fails the others. An"
+        " item has the fields of a start, and an `idempotencyKey`.",
         body=list_in("items", "StartItem"), answer=list_in("results", StartResult), errors=(400,),
         waits_with=b'"waitSeconds"',
     ),
@@ -378,40 +381,47 @@ OPERATIONS: Final[Sequence[RestOperation]] = (
     RestOperation(
         "POST", "/v1/instances/{id}/messages", RunRoutes.send, Permission.OPERATE,
         "sendMessage", "instances", "Send a message to a run (addition)",
-        "What `receive(name)` of its body gives. One that comes early is kept. With an `Idempotency-Key` it comes "
-        "once, however often it is sent, as long as the run is kept. What does not fit the type that the run waits for "
-        "is refused with its place (422), unless `force` is set.",
+        "`receive(name)` of the workflow function gets it. A message that comes early is kept. With an "
+        "`Idempotency-Key` it comes once, however often you send it, as long as the run is kept. 409: the run has"
+        " ended. 422: it does not fit the type that the run waits for, and `force` is not set. 429: the run has "
+        "too many unread messages.",
         parameters=(MESSAGE_KEY,), body=struct(MessageBody), status=204, errors=(400, 404, 409, 422, 429),
     ),
     RestOperation(
         "POST", "/v1/instances/{id}/messages/{position}", RunRoutes.resolve_message, Permission.OPERATE,
-        "resolveMessage", "instances", "Drop a message that a run rejected, or send it corrected (addition)",
-        "With `drop`, or with the `payload` that comes in its place. `position` is that of one in `rejected` of the "
-        "run's tree: it came before the run said what it waits for, and no `receive` has it. 409: a `receive` has it "
-        "by now, it was dropped, or the run is at work: ask again.",
+        "resolveMessage", "instances", "Drop or correct a message that a run rejected (addition)",
+        "With `drop` the run never receives it. With `payload` this comes in its place. `position` is the "
+        "position of a message in `rejected` of the run's tree. 409: a `receive` has it by now, it was dropped, "
+        "or the run is working: ask again. 422: the payload does not fit, and `force` is not set.",
         body=struct(ResolveBody), status=204, errors=(400, 404, 409, 422),
     ),
     # -- jobs
     RestOperation(
-        "POST", "/v1/jobs/poll", JobRoutes.poll, Permission.WORK, "pollJobs", "jobs", "Take jobs under lease",
-        "Oldest first. `waitSeconds` (addition) holds the request until a job is there.",
+        "POST", "/v1/jobs/poll", JobRoutes.poll, Permission.WORK, "pollJobs", "jobs", "Claim jobs",
+        "Oldest first. With `waitSeconds` the request waits until a job is there. If you go away meanwhile, "
+        "nothing stays leased to you. 410: Kafka dispatches the jobs.",
         body=ref("PollBody"), answer=list_in("jobs", Job), errors=(400, 410), waits=True,
     ),
     RestOperation(
         "POST", "/v1/jobs/lost", JobRoutes.wait_lost, Permission.WORK,
-        "waitLostJobs", "jobs", "Hear of jobs that are cancelled under one's lease (addition)",
-        "Held for `waitSeconds` while there is no news; each job is told once. A hint: heartbeats say it, too.",
+        "waitLostJobs", "jobs", "Wait for jobs that are cancelled under your lease (addition)",
+        "Jobs that were cancelled under the worker's lease, through whichever engine. The request waits for "
+        "`waitSeconds` while there are none. Each job is reported once. It is a wake-up hint: heartbeats report "
+        "lost jobs, too.",
         body=struct(WatchBody), answer=list_in("lost", LostJob), errors=(400,), waits=True,
     ),
     RestOperation(
         "POST", "/v1/jobs/{id}/complete", JobRoutes.complete, Permission.WORK, "completeJob", "jobs", "Complete a job",
-        "Idempotent. `attempt` (addition) fences exactly.",
+        "`variables` are merged at top level. You may repeat it: a job that is completed already is a success and"
+        " changes nothing. With `attempt` the call applies to this attempt only.",
         body=ref("CompletionBody"), status=204, errors=(400, 404, 409),
     ),
     RestOperation(
         "POST", "/v1/jobs/{id}/fail", JobRoutes.fail, Permission.WORK, "failJob", "jobs", "Report that a job failed",
-        "Retried while it is `retryable` and retries are left, else the instance fails. Without `attempt` a call that "
-        "comes too late is answered with 204, too. The text is cut at 4 KiB.",
+        "The job is retried while it is `retryable` (`false` if left out) and retries are left. Else the instance"
+        " fails. `errorMessage` is cut at 4 KiB and never refused. `variables` are the `data` of an error with "
+        "`errorCode`. The last `stack_trace_max_bytes` of `stackTrace` are kept. Without `attempt` a call that "
+        "comes too late is answered with 204, too.",
         body=ref("FailureBody"), status=204, errors=(400, 404, 409),
     ),
     RestOperation(
@@ -420,14 +430,16 @@ OPERATIONS: Final[Sequence[RestOperation]] = (
         body=ref("HeartbeatBody"), answer=struct(Lease), errors=(400, 404, 409),
     ),
     RestOperation(
-        "POST", "/v1/jobs/{id}/park", JobRoutes.park, Permission.WORK, "parkJob", "jobs", "Wait with a job (addition)",
-        "It comes back at `until`, or with a signal: as the next attempt, with its checkpoint. No retry is spent.",
+        "POST", "/v1/jobs/{id}/park", JobRoutes.park, Permission.WORK, "parkJob", "jobs", "Park a job (addition)",
+        "The worker waits with the job. It comes back at `until`, or when a signal of that name (or to the step) "
+        "comes: as the next attempt, with its checkpoint. Give one of the two, or both. No retry is used up. A "
+        "repeat changes nothing.",
         body=ref("ParkBody"), status=204, errors=(400, 404, 409),
     ),
     RestOperation(
         "POST", "/v1/jobs/complete", JobRoutes.complete_many, Permission.WORK,
         "completeJobs", "jobs", "Complete many jobs (addition)",
-        "One outcome each, in order. A bad item never fails its neighbours.",
+        "One outcome each, in order. A bad item never fails the others.",
         body=batch_in("results", "CompletionItem"), answer=list_in("results", "ItemOutcome"), errors=(400,),
     ),
     RestOperation(
@@ -442,17 +454,17 @@ OPERATIONS: Final[Sequence[RestOperation]] = (
     ),
     RestOperation(
         "POST", "/v1/jobs/release", JobRoutes.release_many, Permission.WORK,
-        "releaseJobs", "jobs", "Give jobs back unused (addition)",
-        "They are handed out again at once; no retry is spent.",
+        "releaseJobs", "jobs", "Release jobs unused (addition)",
+        "They are handed out again at once. No retry is used up.",
         body=batch_in("jobs", "ReleaseItem"), answer=list_in("results", "ItemOutcome"), errors=(400,),
     ),
     RestOperation(
         "GET", "/v1/jobs", TaskRoutes.list_jobs, Permission.VIEW,
         "listJobs", "jobs", "List jobs by state (addition)",
-        "FAILED: for good, newest first. WAITING: of one type, those first that are taken first. LOCKED and "
-        "DISPATCHED: those first that workers, or Kafka, have longest, at most 200, as of the last ten seconds. "
-        "BACKOFF: those first whose time comes first. All but FAILED take `cursor` and `limit` only, and answer "
-        "`OpenJobViewPage`.",
+        "FAILED: jobs that failed their instance, newest first. WAITING (needs `jobType`): by priority and flow "
+        "key, in the order in which they are claimed. LOCKED and DISPATCHED: those first that workers, or Kafka, "
+        "have longest, at most 200, as of the last ten seconds. BACKOFF: those first whose time comes first. All "
+        "but FAILED take `cursor` and `limit` only, and answer `OpenJobViewPage`.",
         parameters=(
             Parameter(
                 "status", "query", "Which; by default FAILED.", {"type": "string", "enum": list(JOB_STATUSES)}
@@ -513,12 +525,12 @@ OPERATIONS: Final[Sequence[RestOperation]] = (
     ),
     RestOperation(
         "GET", "/openapi.json", DocsRoutes.document, Permission.VIEW,
-        "openapi", "service", "This document (addition)", answer={"type": "object"},
+        "openapi", "service", "Read the OpenAPI document (addition)", answer={"type": "object"},
         answer_description="OpenAPI 3.1.",
     ),
     RestOperation(
         "GET", "/docs", DocsRoutes.page, Permission.NONE,
-        "docs", "service", "This document as a page (addition)", answer=STRING,
+        "docs", "service", "Read the OpenAPI document as a page (addition)", answer=STRING,
         answer_type="text/html", answer_description="A page that loads nothing from other hosts.",
     ),
     *FOR_PEOPLE,

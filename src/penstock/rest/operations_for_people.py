@@ -113,7 +113,8 @@ FOR_PEOPLE: Final[Sequence[RestOperation]] = (
     RestOperation(
         "POST", "/v1/sessions", SessionRoutes.create, Permission.NONE,
         "signIn", "service", "Open a session with a token (addition)",
-        "The session is a cookie, for the engine's own pages.", parameters=(CONSOLE,),
+        "You get what `/v1/me` says, and a session's cookie. Needs the header `X-Penstock-Console`, from the "
+        "engine's own pages.", parameters=(CONSOLE,),
         body=struct(TokenBody), status=201, answer=struct(Me), errors=(400, 401, 409),
     ),
     RestOperation(
@@ -140,7 +141,8 @@ FOR_PEOPLE: Final[Sequence[RestOperation]] = (
     RestOperation(
         "GET", "/v1/instances/count", InstanceRoutes.count, Permission.VIEW,
         "countInstances", "instances", "Count instances, to 10,000 (addition)",
-        "By the filters of the list.", parameters=FILTER, answer=struct(Count), errors=(400, 503),
+        "By the filters of the list. `exact` is false beyond 10,000.", parameters=FILTER,
+        answer=struct(Count), errors=(400, 503),
     ),
     RestOperation(
         "GET", "/v1/failures", OverviewRoutes.failures, Permission.VIEW,
@@ -166,7 +168,10 @@ FOR_PEOPLE: Final[Sequence[RestOperation]] = (
     ),
     RestOperation(
         "GET", "/v1/watch", WatchRoutes.wait, Permission.VIEW, "watch", "service", "Wait for changes (addition)",
-        "Held until something has changed, else 204. Without `since`, or with another engine's, all at once.",
+        "The request waits for `waitSeconds` (30 at most) until one of `instances` (200 ids, separated by commas)"
+        " has changed, one newer than `newerThan` was started (`newer` counts them to 100), or with "
+        "`overview=true` the overview over `range` has changed. Else 204. `since` is the `tag` of the answer "
+        "before. Without it, or with another engine's, you get everything at once.",
         parameters=(
             Parameter("since", "query", "The `tag` of the answer before."),
             Parameter("instances", "query", "Up to 200 ids, with commas between."),
@@ -298,9 +303,15 @@ FOR_PEOPLE: Final[Sequence[RestOperation]] = (
     ),
     RestOperation(
         "POST", "/v1/simulations", DraftRoutes.simulate, Permission.VIEW,
-        "simulate", "definitions", "Try a definition on a clock that stands still (addition)",
-        "Nothing is stored: each request brings the definition and all that happened so far, at most 500 moves. They "
-        "are made by the engine's own rules; `can` is what may come next.",
+        "simulate", "definitions", "Simulate a definition (addition)",
+        "Nothing is stored: each request has the definition and all moves so far. The engine's own rules make "
+        "them, on a clock that only they move. A move's `do` is `complete` (a job, a user task, what a call "
+        "started), `fail`, `cancel`, `signal`, `message`, `fire` (the timer of `index`, and all that are due "
+        "before), `advance` (by `seconds`, or to the next timer) or `retry`. `can` has the moves that are "
+        "possible now. The first `made` moves were made, and `stopped` says why the next was not. `test` is the "
+        "same as a file for pytest. A start that the definition refuses has `made` 0 and the reason in `stopped`."
+        " Limits: 500 moves, 1 s of computing (the test as long again), 64 MiB of variables that its steps write,"
+        " an answer of 1 MiB.",
         body=struct(SimulationRequest), answer=struct(SimulationView), errors=(400, 413),
     ),
     RestOperation(
@@ -359,9 +370,12 @@ FOR_PEOPLE: Final[Sequence[RestOperation]] = (
     ),
     RestOperation(
         "GET", "/v1/executions/{id}/attempts", OpenWorkRoutes.attempts, Permission.VIEW,
-        "listAttempts", "instances", "What the attempts of a job were given, told and gave (addition)",
-        "The newest 50, oldest first. `parameters` where the definition has `recordAttempts`, or the job type is in "
-        "`attempts_recorded_job_types`; what is larger than `attempt_record_max_bytes` has its bytes only.",
+        "listAttempts", "instances", "List the attempts of a job (addition)",
+        "The newest 50, oldest first. An execution's id is its job's. `parameters` are the attempt's variables, "
+        "if the definition has `recordAttempts` or the job type is in `attempts_recorded_job_types`. `progress` "
+        "is the last report of its worker. A value larger than `attempt_record_max_bytes` has its size only. "
+        "Callers who may operate also get `stackTrace`. `console_hide_variables` with `stackTrace` hides it in "
+        "the console.",
         answer=list_in("items", RecordedAttempt), errors=(404,),
     ),
     RestOperation(

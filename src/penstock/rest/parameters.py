@@ -49,6 +49,4 @@ class UnknownParameters:
         self._ignored[operation.path].inc(len(unknown))
         if operation.id not in self._reported:  # names are made by clients: once per route, not per name
             self._reported.add(operation.id)
-            log.warning(
-                "a parameter of the query is ignored: the route has none of its name", path=operation.path, name=name
-            )
+            log.warning("an unknown query parameter is ignored", path=operation.path, name=name)

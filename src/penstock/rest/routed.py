@@ -165,6 +165,6 @@ async def _hide(response: Response, hider: Hider) -> Response:
 
 
 def _rule(path: str) -> str:
-    """The framework's form of a path."""
-    steps = path.replace("{stepId}", "<step:step_id>").replace("{key}", "<step:key>")
+    """Return the framework's form of a path."""
+    steps = path.replace("{stepId}", "<step:stepId>").replace("{key}", "<step:key>")
     return steps.replace("{", "<part:").replace("}", ">")

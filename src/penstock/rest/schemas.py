@@ -30,7 +30,7 @@ _OUTCOMES: Final = [
 _FIELDS: Final[Mapping[str, Schema]] = {
     "attempt": {"type": "integer", "description": "Grows by one with each lease of the job (addition)."},
     "attemptNumber": {"type": "integer", "description": "How often the step was entered, up to this entry."},
-    "businessKey": {"type": "string", "description": "Yours; any number of instances may share it. 256 characters."},
+    "businessKey": {"type": "string", "description": "Yours; any number of instances may share it. 512 characters."},
     "checkpoint": {"description": "JSON up to 256 kB, handed to the next attempt (addition)."},
     "currentStepIds": {"type": "array", "items": {"type": "string"}, "description": "Open steps, each once."},
     "definitionVersion": {"type": "integer", "description": "0, or none in a request: the latest."},

@@ -30,8 +30,18 @@ class MessageBuffer:
     """Messages of one call. Fed by the connection; one task may take from it."""
 
     __slots__ = (
-        "_connection", "_failure", "_held", "_messages", "_messages_bytes", "_changed", "_partial", "_single",
-        "_stream_id", "_window_debt", "client_done", "closed",
+        "_changed",
+        "_connection",
+        "_failure",
+        "_held",
+        "_messages",
+        "_messages_bytes",
+        "_partial",
+        "_single",
+        "_stream_id",
+        "_window_debt",
+        "client_done",
+        "closed",
     )  # fmt: skip
 
     def __init__(self, connection: RpcConnection, stream_id: int, *, single: bool) -> None:

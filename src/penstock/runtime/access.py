@@ -124,7 +124,7 @@ def log_access(settings: Settings) -> None:
     if settings.authentication:
         if not is_loopback(settings.bind_address) and settings.tls_cert_path is None:
             log.warning(
-                "tokens travel in the clear: no TLS here; is there a proxy in front?", bind=settings.bind_address
+                "API tokens are sent without TLS: use TLS here, or a proxy with TLS", bind=settings.bind_address
             )
         if settings.trusted_networks and not (settings.allowed_hosts or is_loopback(settings.bind_address)):
             log.warning(
@@ -143,7 +143,7 @@ def _known(tokens: list[store.AliveToken]) -> list[KnownToken]:
         try:
             grant = read_grant(token.roles)
         except BadRequest as error:  # of a newer version
-            log.warning("an API token does not count: its roles can't be read", id=token.id, reason=error.reason)
+            log.warning("an API token is ignored: its roles can't be read", id=token.id, reason=error.reason)
             continue
         expires_at = math.inf if token.expires_at is None else token.expires_at
         known.append(KnownToken(token.id, token.name, bytes(token.digest), grant, expires_at))

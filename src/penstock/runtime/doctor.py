@@ -339,4 +339,4 @@ def _names(names: list[str]) -> str:
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
-__all__ = ["DoctorFinding", "CheckLevel", "examine"]
+__all__ = ["CheckLevel", "DoctorFinding", "examine"]

@@ -30,9 +30,9 @@ async def watch(
             try:
                 settings = await trio.to_thread.run_sync(read)
             except SettingsError as error:
-                log.error("the settings can't be read again; nothing changes", problems=error.problems)  # noqa: TRY400 - for operators, no trace
+                log.error("the settings can't be reloaded: nothing changes", problems=error.problems)  # noqa: TRY400 - for operators, no trace
                 continue
             configure_logging(settings.log_level, settings.log_format)
-            log.warning("the log was set anew", log_level=settings.log_level, log_format=settings.log_format)
+            log.warning("the log level was changed", log_level=settings.log_level, log_format=settings.log_format)
             if tell is not None:
                 tell(settings)

@@ -93,7 +93,7 @@ def lines_of(path: Path) -> Iterator[str]:
         ValueError: it is damaged, or the extra is not installed.
     """
     if not is_installed():
-        raise ValueError(f"{path}: pip install 'penstock[parquet]'")
+        raise ValueError(f"{path}: pip install 'penstock-workflow[parquet]'")
     parquet: Any = importlib.import_module("pyarrow.parquet")
     with parquet.ParquetFile(path) as file:
         for batch in file.iter_batches(batch_size=1_000, columns=["line"]):

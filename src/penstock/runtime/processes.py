@@ -168,7 +168,7 @@ class Parent:
             while len(buffer) >= _HEAD.size:
                 (size,) = _HEAD.unpack_from(buffer)
                 if size > FRAME_MAX_BYTES:
-                    log.error("an engine process wrote what is no report", index=index)
+                    log.error("an engine process wrote an unreadable report", index=index)
                     return
                 if len(buffer) < _HEAD.size + size:
                     break
@@ -249,7 +249,7 @@ async def wait_parent_gone(stdin: trio.abc.ReceiveStream, buffer: bytes) -> None
         for line in lines:
             log_config = msgspec.json.decode(line, type=LogConfig)
             configure_logging(log_config.level, log_config.form)
-            log.warning("the log was set anew", log_level=log_config.level, log_format=log_config.form)
+            log.warning("the log level was changed", log_level=log_config.level, log_format=log_config.form)
         data = await stdin.receive_some(4096)
         if not data:
             return

@@ -49,7 +49,7 @@ async def prepare_partitions(connection: TrioConnection, partition_days: float) 
     if prepared.made:
         log.info("partitions made", names=prepared.made)
     for reason in prepared.refused:
-        log.warning("a partition could not be made; its rows go to the default one and stay", reason=reason)
+        log.warning("a partition could not be created: its rows stay in the default partition", reason=reason)
     return len(prepared.made)
 
 
@@ -188,7 +188,7 @@ class Retention:
             self._move_at.pop(partition.name, None)
         if moved:
             log.info(
-                "history that is kept for longer has moved to a partition of its own, the rest is gone",
+                "history that is kept for longer was moved to a partition of its own, the rest was deleted",
                 partition=partition.name,
                 instances=left.instances,
                 took_s=round(trio.current_time() - started, 3),

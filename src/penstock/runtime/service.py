@@ -56,11 +56,11 @@ def wrong_settings(settings: Settings) -> list[str]:
     """What only its reader can judge: tokens, networks, roles, keys. Told before a port or the database is touched."""
     wrong: list[str] = []
     if settings.through_kafka and importlib.util.find_spec("aiokafka") is None:
-        wrong.append("dispatch_mode: kafka_outbox needs aiokafka: pip install 'penstock[engine,kafka]'")
+        wrong.append("dispatch_mode: kafka_outbox needs aiokafka: pip install 'penstock-workflow[engine,kafka]'")
     if settings.otel_enabled and not tracing.is_installed():
-        wrong.append("otel_enabled needs OpenTelemetry: pip install 'penstock[engine,otel]'")
+        wrong.append("otel_enabled needs OpenTelemetry: pip install 'penstock-workflow[engine,otel]'")
     if settings.archive_format is ArchiveFormat.PARQUET and not parquet.is_installed():
-        wrong.append("archive_format: parquet needs pyarrow: pip install 'penstock[engine,parquet]'")
+        wrong.append("archive_format: parquet needs pyarrow: pip install 'penstock-workflow[engine,parquet]'")
     for read in (make_gate, _read_keys, _read_rules):
         try:
             read(settings)
@@ -100,7 +100,7 @@ def _run(main: Callable[[], Awaitable[int]]) -> int:
         if rest is not None:
             log.exception("the engine crashed", exc_info=rest)
         for error in leaves(expected) if expected is not None else ():
-            log.error("the engine could not go on", error=first_line(error))  # noqa: TRY400 - for operators, no trace
+            log.error("the engine stopped: it could not go on", error=first_line(error))  # noqa: TRY400 - for operators, no trace
     except EXPECTED as error:
         log.error("the engine could not start", error=first_line(error))  # noqa: TRY400 - for operators, no trace
     finally:

@@ -22,7 +22,7 @@ def check_psycopg(version: str) -> None:
     if PSYCOPG_FROM <= numbers < PSYCOPG_BELOW and numbers != PSYCOPG_NOT:
         return
     raise ImportError(
-        f"the engine runs on psycopg {psycopg_range()}, this is {version}: pip install 'penstock[engine]'",
+        f"the engine runs on psycopg {psycopg_range()}, this is {version}: pip install 'penstock-workflow[engine]'",
         name="psycopg",
     )
 

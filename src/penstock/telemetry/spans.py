@@ -81,7 +81,7 @@ class Spans:
         try:
             from opentelemetry import trace
         except ImportError as error:
-            raise ImportError("traces need OpenTelemetry: pip install 'penstock[otel]'") from error
+            raise ImportError("traces need OpenTelemetry: pip install 'penstock-workflow[otel]'") from error
         self._tracer: Any = trace.get_tracer(NAME, tracer_provider=provider)
 
     def begin(

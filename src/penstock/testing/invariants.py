@@ -323,7 +323,7 @@ INVARIANTS: Final[dict[str, str]] = {
             AND (c.path IS NOT NULL OR t.seq = c.seq AND t.state = 7))
           AND NOT EXISTS (SELECT FROM timer m WHERE m.token_id = c.id AND m.seq = c.seq AND m.index = -5)
           AND NOT EXISTS (SELECT FROM journal j WHERE j.instance_id = c.id AND j.kind = 7 /* CANCEL */)""",
-    "an end that a run of code waits for is in its journal, or about to be": """
+    "an end that a durable run waits for is in its journal, or about to be": """
         SELECT c.id, c.caller, c.path FROM called c JOIN instance i ON i.id = c.id JOIN token t ON t.id = c.caller
         WHERE c.path IS NOT NULL AND i.status <> 0 AND c.seq > t.seq
           AND c.seq > coalesce((SELECT max(j.pos) FROM journal j WHERE j.instance_id = c.caller AND j.kind = 10), 0)

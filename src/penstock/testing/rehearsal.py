@@ -152,7 +152,7 @@ class TestEngine:
             BadRequest: a definition is refused; ``problems`` lists everything that is wrong with it.
         """
         if not definitions:
-            raise TypeError("deploy needs a definition")
+            raise TypeError("deploy needs a definition: a file, a dictionary or JSON")
         for definition in definitions[:-1]:
             await self.client.upload_definition(self._document(definition))
         return await self.client.upload_definition(self._document(definitions[-1]))
@@ -276,7 +276,7 @@ class TestEngine:
             while not condition():
                 due = self._next_due()
                 if due is None:
-                    raise Stuck(f"nothing will happen by itself any more{_described(run)}")
+                    raise Stuck(f"nothing more will happen without an event from outside{_described(run)}")
                 if due.at > deadline:
                     raise Stuck(f"not before {show_time(deadline)}{_described(run)}")
                 self.clock.set(max(due.at, self.now))

@@ -91,7 +91,7 @@ def _judge(held: LeasedJob, context: JobContext, error: BaseException) -> Failur
 def _failure(held: LeasedJob, context: JobContext, error: BaseException) -> Failure | Park | None:
     """Return the report about an exception; None for what only followed from being told to stop."""
     if held.scope.cancel_called:
-        context.log.debug("the handler ended with an error after it was told to stop", exc_info=error)
+        context.log.debug("the handler ended with an error after it was asked to stop", exc_info=error)
         return None
     for inner in _flat(error):
         if isinstance(inner, StepError):
@@ -100,11 +100,11 @@ def _failure(held: LeasedJob, context: JobContext, error: BaseException) -> Fail
             return msgspec.structs.replace(failure, error_code=inner.code, variables=inner.variables)
     for inner in _flat(error):
         if isinstance(inner, NonRetryable):
-            context.log.warning("job failed, not to be retried: %s", text_of(inner))
+            context.log.warning("job failed (not retryable): %s", text_of(inner))
             failure = _failed(held, text_of(inner) or type(inner).__name__, retryable=False)
             return msgspec.structs.replace(failure, stack_trace=_trace_of(error))
         if _sqlstate(inner) == REFUSED_FOR_GOOD_SQLSTATE:
-            context.log.warning("job failed, not to be retried: %s", text_of(inner))
+            context.log.warning("job failed (not retryable): %s", text_of(inner))
             failure = _failed(held, f"{type(inner).__name__}: {text_of(inner)}", retryable=False)
             return msgspec.structs.replace(failure, stack_trace=_trace_of(error))
     for inner in _flat(error):
@@ -113,7 +113,7 @@ def _failure(held: LeasedJob, context: JobContext, error: BaseException) -> Fail
             return Park(job_id=held.job.id, attempt=held.job.attempt, until=inner.until, signal=inner.signal)
     for inner in _flat(error):
         if isinstance(inner, Retry):
-            context.log.info("job to be tried again: %s", text_of(inner))
+            context.log.info("job failed and will be retried: %s", text_of(inner))
             return _failed(held, text_of(inner), retryable=True, retry_after_s=inner.after_s or None)
     context.log.error("job failed: %s", type(error).__name__, exc_info=error)
     first = next(_flat(error))

@@ -84,7 +84,9 @@ class KafkaWork(EngineReports, PullTransport):
         options: Mapping[str, Any] | None = None,
     ) -> None:
         if importlib.util.find_spec("aiokafka") is None:
-            raise ImportError("a worker that takes its jobs from Kafka needs aiokafka: pip install 'penstock[kafka]'")
+            raise ImportError(
+                "a worker that takes its jobs from Kafka needs aiokafka: pip install 'penstock-workflow[kafka]'"
+            )
         if not isinstance(engine, str) and (token is not None or ssl_context is not None):
             raise ValueError("token and ssl_context go with an engine's URL: give them to the client")
         client = Client(engine, token=token, ssl_context=ssl_context) if isinstance(engine, str) else engine
@@ -160,11 +162,11 @@ class KafkaWork(EngineReports, PullTransport):
         try:
             await self.extend([])
         except (Unauthenticated, Forbidden) as error:
-            LOGGER.error("the engine takes nothing from this worker: %s", error)
+            LOGGER.error("the engine accepts no reports from this worker: %s", error)
             intake.refuse(error)
             return True
         except ClientError as error:
-            LOGGER.debug("whether the engine takes reports will be seen: %s", error)
+            LOGGER.debug("it is not known yet whether the engine accepts reports: %s", error)
         return False
 
     async def receive(self, job_types: Sequence[str], max_jobs: int) -> list[Job]:

@@ -153,7 +153,7 @@ class WorkerSession:
             source.cancel_scope.cancel()
 
     async def _drain(self) -> None:
-        LOGGER.info("draining: %d jobs held", self._intake.active)
+        LOGGER.info("draining: %d jobs in work", self._intake.active)
         await self._release_jobs([held for held in self._leases.jobs() if held.is_waiting])
         self._grace.deadline = anyio.current_time() + self._settings.drain_grace_s
         with self._grace:
@@ -237,7 +237,7 @@ class WorkerSession:
             self._failures.put_nowait(held, failure)
             return
         if outcome.outcome == "invalid" and isinstance(report, Failure) and report.variables is not None:
-            held.log.error("the engine refused what the error brings: %s", outcome.reason)
+            held.log.error("the engine refused the details of the error: %s", outcome.reason)
             self._failures.put_nowait(held, msgspec.structs.replace(report, variables=None))
             return
         self._leases.remove(held)
@@ -246,7 +246,7 @@ class WorkerSession:
         self._observer.on_result_settled(held.job.job_type, _KIND_OF[type(report)], outcome.outcome)
         if outcome.outcome not in ("ok", "already-completed"):
             self._counts.superseded += 1
-            held.log.warning("result not taken: %s", outcome.reason or outcome.outcome)
+            held.log.warning("the engine did not accept a result: %s", outcome.reason or outcome.outcome)
         elif isinstance(report, Completion):
             self._counts.completed += 1
         elif isinstance(report, Park):
@@ -266,7 +266,7 @@ class WorkerSession:
                     await self._transport.release(part)
                     self._counts.released += len(part)
             except ClientError as error:
-                LOGGER.warning("%d jobs could not be given back, their leases will end: %s", len(jobs), error)
+                LOGGER.warning("%d jobs could not be released, their leases will end: %s", len(jobs), error)
 
     async def _return_waiting(self) -> None:
         """Give back jobs whose turn does not come. There are some only where several limits share one worker."""
@@ -275,7 +275,7 @@ class WorkerSession:
             overdue = anyio.current_time() - MAX_WAIT_S
             late = [held for held in self._leases.jobs() if held.is_waiting and held.received_at < overdue]
             if late:
-                LOGGER.info("%d jobs go back: they have waited for %g s", len(late), MAX_WAIT_S)
+                LOGGER.info("%d jobs are released: they have waited for %g s", len(late), MAX_WAIT_S)
                 await self._release_jobs(late)
 
     # -- room

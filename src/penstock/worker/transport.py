@@ -265,7 +265,7 @@ class LongPoll(EngineReports, PullTransport):
                 await anyio.sleep(backoff.next_pause_s())
                 continue
             except ClientError as error:
-                LOGGER.debug("the engine does not tell of cancelled jobs: %s", error)
+                LOGGER.debug("the engine does not report cancelled jobs: %s", error)
                 return
             for item in lost:
                 reason = StopReason.CANCELLED if item.outcome == "cancelled" else StopReason.LEASE_LOST

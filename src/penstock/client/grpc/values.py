@@ -86,7 +86,7 @@ def name_of(kind: type[EnumT], number: int) -> str:
 def there(message: Any) -> Any:
     """A message that has to be in the answer."""
     if message is None:
-        raise InternalError("the answer lacks what was asked for")
+        raise InternalError("the engine's answer lacks the result")
     return message
 
 

@@ -118,11 +118,11 @@ def find_mover(definition: Definition, tokens: Sequence[Token], token: Token, ta
     the last one to leave. Raises Conflict for what would break a join, or what is undone."""
     undoes = definition.steps[token.step].compensates
     if undoes is not None:
-        raise Conflict(f"it undoes step '{definition.steps[undoes].id}': it can be skipped, but not moved")
+        raise Conflict(f"it compensates step '{definition.steps[undoes].id}': it can be skipped, but not moved")
     if definition.undo_step in (token.step, target.index):
-        raise Conflict("the instance is undone before it ends: nothing comes here, and nothing leaves")
+        raise Conflict("the instance compensates before it ends: nothing can be moved")
     if target.compensates is not None:
-        raise Conflict(f"step '{target.id}' undoes what another step did: nothing can be moved there")
+        raise Conflict(f"step '{target.id}' is a compensation handler: nothing can be moved there")
     by_id = {each.id: each for each in tokens}
     if target.type is StepType.END:
         return token if token.item is None else by_id[token.parent_id or 0]

@@ -15,6 +15,19 @@ from penstock.core.expression.limits import DEFAULT, ExpressionLimits
 from penstock.core.expression.template import TEMPLATE, holds_expressions, is_joined, template_in
 
 __all__ = [
-    "DEFAULT", "TEMPLATE", "Expression", "ExpressionError", "Foreseen", "ExpressionLimits", "OutOfSteps", "any_of", "fields_of",
-    "holds_expressions", "is_joined", "parse", "parse_template", "reads", "template_in",
+    "DEFAULT",
+    "TEMPLATE",
+    "Expression",
+    "ExpressionError",
+    "ExpressionLimits",
+    "Foreseen",
+    "OutOfSteps",
+    "any_of",
+    "fields_of",
+    "holds_expressions",
+    "is_joined",
+    "parse",
+    "parse_template",
+    "reads",
+    "template_in",
 ]  # fmt: skip

@@ -109,7 +109,7 @@ def tokenize(source: str, limits: ExpressionLimits, start: int | None = None) ->
             tokens.append(token)
         position = match.end()
     if start is not None:
-        raise Fault("what ${ opens is not closed by }", start - len("${"))
+        raise Fault("${ is not closed by }", start - len("${"))
     tokens.append(LexerToken(END, "", end))
     return tokens
 
@@ -135,7 +135,7 @@ def _number(text: str, position: int, limits: ExpressionLimits) -> int | float:
     base = _BASES.get(digits[1:2], 10) if digits[0] == "0" else 10
     # A digit of base 16 holds four bits: what is longer than this can't fit, and int() of it would be slow.
     if len(digits) > limits.integer_bits + 2:
-        raise Fault("a number this long is over the limit", position)
+        raise Fault("the number is too long", position)
     try:
         if base != 10:
             whole = int(digits[2:], base)
@@ -194,7 +194,7 @@ def _unescape_bytes(body: str, position: int) -> list[object]:
             raise Fault("bytes have no \\u: write \\x and two digits", position + done)
         code = int(octal, 8) if octal else int(two, 16) if two else ord(_escaped(match, position + done))
         if code > _MAX_BYTE:
-            raise Fault("an escape that is no byte", position + done)
+            raise Fault("an escape sequence is no byte", position + done)
         found.append(code)
         done = match.end()
     return found
@@ -213,7 +213,7 @@ def _escaped(match: re.Match[str], position: int) -> str:
             raise Fault("unknown escape in a string", position)
         code = int(digits, 16)
     if code in _SURROGATES or code > _MAX_CODE_POINT:
-        raise Fault("an escape that is no character", position)
+        raise Fault("an escape sequence is no character", position)
     return chr(code)
 
 

@@ -52,7 +52,7 @@ class _Unread:
     programsize = 0
 
     def search(self, text: bytes) -> object:
-        raise ModuleNotFoundError("`matches` needs google-re2: pip install 'penstock[engine]'", name="re2")
+        raise ModuleNotFoundError("`matches` needs google-re2: pip install 'penstock-workflow[engine]'", name="re2")
 
 
 def _options() -> object:

@@ -175,10 +175,10 @@ TOKEN_TRANSITIONS: dict[Trigger, Transition] = {
     Trigger.DISPATCH_ENDED: _row(_D, _R, "the deadline of the dispatch passed, or an operator asked for it"),
     Trigger.SWITCH_MODE: _row(frozenset({_R, _D}), _R, "the engines' dispatch mode changed; it gets another place"),
     Trigger.PARK: _row(
-        _HELD, _P, "a job, or a run of code, waits for a time or for what it is told, or for being taken up"
+        _HELD, _P, "a job, or a durable run, waits for a time or for what it is told, or for being taken up"
     ),
     Trigger.WAKE: _row(_P, _R, "its time has come, or somebody told it something"),
-    Trigger.BLOCK: _row(_L, _B, "a run of code can't go on with this code, or ended its executors again and again"),
+    Trigger.BLOCK: _row(_L, _B, "a durable run can't go on with this code, or ended its executors again and again"),
     Trigger.END: _row(_LEFT, _E, "the root token has nowhere to go and is kept as the instance's lock"),
 }
 """All that there are, also those that only a statement of `store/queries` makes. Beside them a token comes to be in one

@@ -374,7 +374,7 @@ class Advancer:
             except Exception as error:
                 # a bug of ours; that the process ended would not help: the same call would end the next one too
                 log.exception("an advance failed", instance=f"{start.id:x}", definition=case.loaded.definition.id)
-                raise PenstockError("the instance could not be advanced; the engine's log has the reason") from error
+                raise PenstockError("the instance could not go on: the engine's log has the reason") from error
             if effects.raw_kept and not await loader.may_keep_raw():
                 keeps_raw = False
                 work.rewind(mark)

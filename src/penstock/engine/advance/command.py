@@ -31,7 +31,7 @@ class IsCode(Conflict):
     """The instance is a durable run: what was asked for is told to its journal instead."""
 
     def __init__(self) -> None:
-        super().__init__("the instance is a run of a workflow written as code")
+        super().__init__("the instance is a run of a durable workflow")
 
 
 class Command(LongItem[Any]):

@@ -155,7 +155,9 @@ async def take_up(connection: TrioConnection, locked: LockedInstance) -> None:
         return
     told = await calls.take_telling(connection, instance)
     if told is not None and not told[1]:
-        raise Conflict(f"instance '{show_instance(told[0])}', which called it, waits for it no more: retry that one")
+        raise Conflict(
+            f"instance '{show_instance(told[0])}', which called it, does not wait for it any more: retry that instance"
+        )
     holder = await keys.reclaim(connection, instance)
     if holder is not None:
         raise Conflict(f"instance '{show_instance(holder)}' has the same instance key")
@@ -167,7 +169,7 @@ def failed_tokens(locked: LockedInstance, failed_until: datetime | None) -> list
     if failed_until is not None and locked.ended_at is not None and locked.ended_at > failed_until:
         raise Conflict("it has failed again since")
     if locked.snapshot is None:
-        raise Conflict("the failure left nothing that could be retried")
+        raise Conflict("nothing is left to retry: migrate or move the instance")
     return msgspec.json.decode(locked.snapshot, type=list[Token])
 
 

@@ -30,7 +30,7 @@ K = TypeVar("K", bound=Hashable)
 R = TypeVar("R")
 T = TypeVar("T")
 
-log = get_logger("penstock.engine.aside")
+log = get_logger("penstock.engine.quarantine")
 
 
 class QuarantinedRow(NamedTuple):
@@ -58,7 +58,7 @@ class Quarantine:
         reason = error.reason if isinstance(error, PenstockError) else first_line(error)
         if known is not None or len(self._rows) < ROWS_MAX:
             self._rows[service, key] = QuarantinedRow(service, row, reason, tries, trio.current_time() + pause_s)
-        log.warning("a row is set aside", service=service, row=row, reason=reason, tries=tries, again_in_s=pause_s)
+        log.warning("a row is quarantined", service=service, row=row, reason=reason, tries=tries, again_in_s=pause_s)
         self._show()
         return pause_s
 

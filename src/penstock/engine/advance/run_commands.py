@@ -78,7 +78,7 @@ class RetryRunCommand(RetryCommand):
         self, locked: LockedInstance, loaded: LoadedDefinition, known: ExecutionInfo | None, armed: bool
     ) -> Event:
         if not loaded.code:
-            raise Conflict("the instance is of a definition, not of code: it has no journal to go on from")
+            raise Conflict("the instance is of a definition, not a durable run: it has no journal to go on from")
         if locked.instance.status is not InstanceStatus.FAILED:
             raise Conflict(f"only a FAILED instance can be retried; this one is {locked.instance.status.name}")
         failed_tokens(locked, self.failed_until)

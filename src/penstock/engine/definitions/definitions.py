@@ -185,7 +185,7 @@ class Definitions:
             try:
                 return await self._upload(definition, code, again)
             except store.OtherKind:
-                kind = "a definition" if code else "a workflow written as code"
+                kind = "a definition" if code else "a durable workflow"
                 raise Conflict(f"'{definition.id}' is the id of {kind}; take another one") from None
             except AWAY as error:
                 if isinstance(error, TOO_LARGE) or trio.current_time() >= deadline:
@@ -241,7 +241,7 @@ class Definitions:
             try:
                 row = await store.activate(connection, id, version, actor(), audit=self._audit)
             except store.OtherKind:
-                raise Conflict(f"'{id}' is a workflow written as code: its executors say what they start") from None
+                raise Conflict(f"'{id}' is a durable workflow: its executors choose its version") from None
             if row is None:
                 raise self.unknown(id, version)
             loaded = await self._load(connection, row)
@@ -456,13 +456,13 @@ _EXECUTOR: Final = re.compile(r"e\d+\.[0-9a-f]{8}/")
 def check_is_graph(definition: Definition) -> None:
     """Raises InvalidDefinition for what only generated definitions may have."""
     problems = [
-        Problem(f"{job_path(step)}.jobType", f"job types that begin with '{CODE_PREFIX}' are for workflows as code")
+        Problem(f"{job_path(step)}.jobType", f"job types that begin with '{CODE_PREFIX}' are for durable workflows")
         for step in definition.steps
         if step.type is StepType.SERVICE_TASK and (step.job_type or "").startswith(CODE_PREFIX)
     ]
     metadata: object = definition.metadata
     if isinstance(metadata, dict) and "code" in metadata:
-        problems.append(Problem("metadata.code", "is for workflows written as code"))
+        problems.append(Problem("metadata.code", "is for durable workflows"))
     if problems:
         raise InvalidDefinition(problems)
 
@@ -475,9 +475,9 @@ def app_of(definition_id: str) -> str:
 def refuse_executors(worker: str, job_types: Sequence[str] = ()) -> None:
     """Raises Forbidden for what executors of durable runs only may do, or be called."""
     if any(name.startswith(CODE_PREFIX) for name in job_types):
-        raise Forbidden(f"job types that begin with '{CODE_PREFIX}' are for executors of workflows as code")
+        raise Forbidden(f"job types that begin with '{CODE_PREFIX}' are for executors of durable workflows")
     if "/" in worker and _EXECUTOR.match(worker):
-        raise Forbidden("workerId: is that of an executor of workflows as code")
+        raise Forbidden("workerId: is that of an executor of durable workflows")
 
 
 LANGUAGE_VERSION: Final = 21

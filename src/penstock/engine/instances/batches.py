@@ -111,7 +111,7 @@ class Batches:
                 assert key is not None
                 used = await store.with_key(connection, key)
                 if used is None:
-                    raise Unavailable("the batch with the Idempotency-Key went meanwhile; try again")
+                    raise Unavailable("the batch with this Idempotency-Key was removed meanwhile: try again")
                 id = used[0]
                 if bytes(used[1]) != digest:
                     raise IdempotencyConflict(

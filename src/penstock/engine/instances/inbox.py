@@ -351,8 +351,8 @@ class Inbox:
         if self._whole:
             return
         if older:
-            raise Conflict("upgrade all engines first: one lives that does not list user tasks")
-        raise Unavailable("the open user tasks are being listed for the first time; try again soon")
+            raise Conflict("upgrade all engines first: an older engine does not keep a list of user tasks")
+        raise Unavailable("the engine is making the list of open user tasks: try again soon")
 
     async def fill(self) -> bool:
         """List what was open before the list was, for `FILL_S` at most. True once nothing is missing."""
@@ -424,7 +424,7 @@ def _assignee(by: str | None) -> str:
     if by is not None:
         check_text(by, "by", NAME_MAX_CHARS)
         if by != name and not _may_operate():
-            raise Forbidden(f"by: this needs the role operator; you are {name}")
+            raise Forbidden(f"by: this needs the role operator: you are {name}")
         name = by
     if not name:
         raise BadRequest("by: says who takes the task; without authentication it is required")

@@ -76,7 +76,7 @@ def check_filter(wanted: InstanceFilter) -> None:
     if wanted.status is not None and wanted.status not in STATUSES:
         raise BadRequest(f"status: must be one of {', '.join(sorted(STATUSES))}")
     if wanted.delayed and wanted.status not in (None, "ACTIVE"):
-        raise BadRequest("delayed: an instance that has not begun is ACTIVE")
+        raise BadRequest("delayed: goes with the status ACTIVE only: an instance that has not begun is ACTIVE")
     _check_blocked(wanted)
     _check_failures(wanted)
     _check_step(wanted)

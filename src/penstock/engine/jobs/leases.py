@@ -110,7 +110,7 @@ class Leases:
                 self._armed(STANDS_BACK_MIN_S)
             if row.expiries >= self.expiry_limit:
                 log.error(
-                    "a run ends its executors again and again",
+                    "a run has ended its executors several times",
                     instance=show_instance(row.token),
                     workflow=row.job_type,
                     executors=row.expiries,

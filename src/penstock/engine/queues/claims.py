@@ -56,7 +56,7 @@ class ClaimPlan:
     """What one claim asks for: slots, whose they are by (job type, ordinal), and how many of each type.
     ``free_bytes``: what there is for more of them."""
 
-    __slots__ = ("holders", "reserved", "free_bytes", "slots")
+    __slots__ = ("free_bytes", "holders", "reserved", "slots")
 
     def __init__(self, free_bytes: int) -> None:
         self.slots: list[store.ClaimSlot] = []

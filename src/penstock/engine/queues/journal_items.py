@@ -15,8 +15,18 @@ from penstock.core.rules.state import InstanceStatus
 from penstock.store.rows.journal import JournalRow, NewRecord, Placed, RunLease
 
 __all__ = [
-    "AppendAnswer", "ExtendedRun", "RunLease", "JournalPage", "JournalRow", "MailboxNews", "RunMessage", "NewRecord", "Placed",
-    "RecordKind", "RunEnd", "ClaimedRun",
+    "AppendAnswer",
+    "ClaimedRun",
+    "ExtendedRun",
+    "JournalPage",
+    "JournalRow",
+    "MailboxNews",
+    "NewRecord",
+    "Placed",
+    "RecordKind",
+    "RunEnd",
+    "RunLease",
+    "RunMessage",
 ]  # fmt: skip
 
 

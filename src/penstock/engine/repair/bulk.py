@@ -378,14 +378,14 @@ def _named(named: Sequence[str]) -> _Wanted:
 def _check_filter(wanted: BulkFilter, field: str) -> None:
     """Raises BadRequest, which names the field."""
     if wanted == BulkFilter():
-        raise BadRequest(f"{field}: names nothing; all instances at once would be a slip, not a wish")
+        raise BadRequest(f"{field}: is empty, and would match all instances: name what to match")
     for time, name in ((wanted.started_after, "startedAfter"), (wanted.started_before, "startedBefore")):
         if time is not None and time.tzinfo is None:
             raise BadRequest(f"{field}.{name}: must be a time such as 2026-01-31T12:00:00Z")
     if wanted.definition_version is not None and not 0 < wanted.definition_version < 2**31:
         raise BadRequest(f"{field}.definitionVersion: must be a version")
     if wanted.business_key_prefix == "":
-        raise BadRequest(f"{field}.businessKeyPrefix: must not be empty; all keys begin so")
+        raise BadRequest(f"{field}.businessKeyPrefix: must not be empty: it would match all keys")
     for text, name, most in (
         (wanted.definition_id, "definitionId", NAME_MAX_CHARS),
         (wanted.business_key, "businessKey", BUSINESS_KEY_MAX_CHARS),

@@ -73,7 +73,7 @@ class Impact:
             if found is None:
                 raise Definitions.unknown(id, version)
             if found.code:
-                raise Conflict(f"'{id}' is a workflow written as code: `penstock check` says what a change breaks")
+                raise Conflict(f"'{id}' is a durable workflow: `penstock check` says what a change breaks")
             if definition is None:
                 target = Target.of(found)
                 before = await self._definitions.find(connection, id, max(found.version - 1, 1)) or found

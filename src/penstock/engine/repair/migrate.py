@@ -164,9 +164,9 @@ def check_target(status: InstanceStatus, loaded: LoadedDefinition, target: Defin
     """Raises Conflict for an instance that can't go on in another version whatever that is, or is of it already.
     ``key``: the target's, where it was uploaded."""
     if loaded.code:
-        raise Conflict("it is a run of code, which goes on with the code that its executor has")
+        raise Conflict("it is a durable run, which goes on with the code of its executor")
     if status not in (InstanceStatus.ACTIVE, InstanceStatus.FAILED):
-        raise Conflict(f"the instance is {status.name}: only one that is open or has FAILED can be migrated")
+        raise Conflict(f"the instance is {status.name}: only an open or FAILED instance can be migrated")
     if loaded.definition.id != target.id:
         raise Conflict(f"it is of '{loaded.definition.id}', not of '{target.id}'")
     if loaded.key == key:

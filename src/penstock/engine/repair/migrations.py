@@ -180,7 +180,7 @@ class Migrations:
             try:
                 check_target(seen.status, loaded, target.definition, target.key)
                 if seen.tokens is None:
-                    raise Conflict("the failure left nothing that could be retried")
+                    raise Conflict("nothing is left to retry: migrate or move the instance")
                 old, new, due = loaded.definition, target.definition, 0
                 lost = not_compensated_any_more(old, new, renamed)
                 completed = await store.completed_steps(connection, seen.id, lost)

@@ -42,7 +42,7 @@ class PriorityCommand(Command):
     ) -> Event:
         status = locked.instance.status
         if status not in (InstanceStatus.ACTIVE, InstanceStatus.FAILED):
-            raise Conflict(f"the instance is {status.name}: nothing of it comes to wait any more")
+            raise Conflict(f"the instance is {status.name}: it has no jobs to order any more")
         tokens: list[tuple[int, int]] = []
         moved: list[store.MovedJob] = []
         for token in locked.tokens:

@@ -111,7 +111,7 @@ class EditCommand(Command):
 
     async def prepare(self, connection: TrioConnection, locked: LockedInstance, loaded: LoadedDefinition) -> None:
         if self._version is not None and await variables.version(connection, self.instance) != self._version:
-            raise Conflict("ifVersion: the variables were written again since they were read")
+            raise Conflict("ifVersion: the variables were written again since you read them: read them again")
         if self._bulk is not None and await variables.was_edited(connection, self.instance, self._bulk):
             raise Conflict("the bulk operation has changed its variables already")
         size_bytes = await variables.edited_size(connection, self.instance, self._given, self._removed, self._vault)
@@ -126,7 +126,7 @@ class EditCommand(Command):
     ) -> Event:
         self._declared = loaded.search_attributes
         if loaded.code:
-            raise Conflict("the variables of a run of code are its arguments: they can't be changed")
+            raise Conflict("the variables of a durable run are its arguments: they can't be changed")
         status = locked.instance.status
         waits = any(token.state in (TokenState.PARKED, TokenState.DELAYED) for token in locked.tokens)
         if status is not InstanceStatus.FAILED and not (status is InstanceStatus.ACTIVE and waits):
@@ -261,7 +261,7 @@ class Repair:
             return await self._repair_one(id, command)
         except IsCode:
             if step_id is not None:
-                raise BadRequest("stepId: a run of code has no steps; fromStepId is the path of an operation") from None
+                raise BadRequest("stepId: a durable run has no steps: give a path as fromStepId") from None
             return await self._instances.retry_run(id, from_step_id, note)
 
     async def edit_one_of_many(
@@ -320,7 +320,7 @@ def check_edit(given: bytes, remove: Sequence[str], limits: PayloadLimits, field
         check_text(name, "remove", limits.variables_max_bytes)
     names = msgspec.json.decode(checked, type=dict[str, msgspec.Raw])
     if not names and not removed:
-        raise BadRequest(f"{field}: names nothing, and neither does remove")
+        raise BadRequest(f"{field}: is empty, and so is remove: name a variable")
     if twice := names.keys() & set(removed):
         raise BadRequest(f"remove: '{min(twice)[:NAME_MAX_CHARS]}' is set, too")
     return checked, removed

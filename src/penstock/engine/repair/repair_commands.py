@@ -53,11 +53,11 @@ class _RepairCommand(Command):
         forEach the whole step, unless an item's execution is named. What a failure closed is put into ``locked``."""
         status = locked.instance.status
         if loaded.code:
-            raise Conflict("it is a run of code, which has no steps to choose from: its code decides where it goes on")
+            raise Conflict("it is a durable run, which has no steps to choose: its code decides where it goes on")
         if status is InstanceStatus.FAILED:
             locked.tokens[:] = failed_tokens(locked, self.entered_until)
         elif status is not InstanceStatus.ACTIVE:
-            raise Conflict(f"the instance is {status.name}: only one that is open or has FAILED can be mended")
+            raise Conflict(f"the instance is {status.name}: only an open or FAILED instance can be repaired")
         wanted = locked.failed_step if self.step_id is None else self.step_id
         if wanted is None:
             raise BadRequest("stepId: is needed, as no step is known to have failed")
@@ -73,7 +73,7 @@ class _RepairCommand(Command):
             raise Conflict(f"step '{step.id}' is not open" + (" with this execution" if self.execution else ""))
         token = min(found, key=lambda token: (token.item is not None, token.seq))
         if status is InstanceStatus.ACTIVE and self.entered_until is not None and token.entered_at > self.entered_until:
-            raise Conflict(f"step '{step.id}' was entered again since")
+            raise Conflict(f"step '{step.id}' was entered again meanwhile: read the instance again")
         return token, step
 
     def noted(self, what: str) -> str:

@@ -144,7 +144,7 @@ class PendingReservation(NamedTuple):
 
 
 _unbounded: Final = MemoryReservation(AnswerMemory(1 << 62))
-_current: ContextVar[MemoryReservation] = ContextVar("answer_hold", default=_unbounded)
+_current: ContextVar[MemoryReservation] = ContextVar("answer_reservation", default=_unbounded)
 
 
 def current_reservation() -> MemoryReservation:

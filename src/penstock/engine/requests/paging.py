@@ -48,7 +48,7 @@ def read_cursor(cursor: str | None, first: int = BEYOND_ALL) -> int:
     try:
         return ids.read_instance(cursor)
     except NotFound:
-        raise BadRequest("cursor: is none that this list gave as its next") from None
+        raise BadRequest("cursor: is no `next` of this list") from None
 
 
 def read_numbers(cursor: str, *, digits: int, count: int = 1) -> tuple[int, ...]:
@@ -59,7 +59,7 @@ def read_numbers(cursor: str, *, digits: int, count: int = 1) -> tuple[int, ...]
         numbers = tuple(map(int, parts))
         if max(numbers) <= BEYOND_ALL:
             return numbers
-    raise BadRequest("cursor: is none that this list gave as its next")
+    raise BadRequest("cursor: is no `next` of this list")
 
 
 def show_cursor(last: int | None) -> str | None:
@@ -84,5 +84,5 @@ def read_key_cursor(cursor: str | None) -> KeyPlace:
     except (binascii.Error, ValueError):
         text = NO_TEXT
     if NO_TEXT in text:
-        raise BadRequest("cursor: is none that this list gave as its next")
+        raise BadRequest("cursor: is no `next` of this list")
     return KeyPlace(text, read_cursor(id, 0))

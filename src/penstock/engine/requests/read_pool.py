@@ -32,7 +32,7 @@ class ReadPool:
         with trio.move_on_after(TURN_WAIT_S) as scope:
             await self._turns.acquire()
         if scope.cancelled_caught:
-            raise Unavailable("the engine is busy with what others look at; try again")
+            raise Unavailable("the engine is busy with other lists: try again")
         try:
             async with self.list_connection() as connection:
                 yield connection

@@ -175,7 +175,7 @@ class Code:
             try:
                 gone = await definition_store.delete(connection, id, actor(), audit=self._settings.audit_log_enabled)
             except definition_store.OtherKind:
-                raise Conflict(f"'{id}' is no workflow written as code: others can't be deleted") from None
+                raise Conflict(f"'{id}' is no durable workflow: only durable workflows can be deleted") from None
             finally:  # also where nobody heard what became of it
                 self._definitions.evict(id)
                 self._versions = {each: known for each, known in self._versions.items() if each.definition_id != id}
@@ -392,7 +392,7 @@ async def refuse_other_arguments(connection: TrioConnection, view: Instance, id:
             f"id: '{id}' is the id of a run that was started with other arguments: {differs}. Give the same ones, or "
             "another id"
         )
-    log.warning("a run of before the upgrade has other arguments than this start: it stays as it is", id=id)
+    log.warning("a run from before an upgrade has other arguments than this start: it is not changed", id=id)
 
 
 def difference(view: Instance, arguments: bytes) -> str | None:

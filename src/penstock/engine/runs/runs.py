@@ -318,7 +318,7 @@ class Runs:
     ) -> tuple[InstanceRow, LoadedDefinition]:
         row, loaded = await self._instance(connection, number, instance_id)
         if not loaded.code:
-            raise Conflict(f"instance '{instance_id}' is of a definition, not of code: it has a history, no journal")
+            raise Conflict(f"instance '{instance_id}' is no durable run: it has a history, no journal")
         return row, loaded
 
 

@@ -242,7 +242,7 @@ class Play:
         if self.simulation.status is not InstanceStatus.FAILED:
             raise MoveRefused("only what has failed can be retried")
         if self.simulation.snapshot is None:
-            raise MoveRefused("the failure left nothing that could be retried")
+            raise MoveRefused("nothing is left to retry: migrate or move the instance")
         self.simulation.apply(RetryRequested())
 
     # -- what happens by itself

@@ -38,7 +38,7 @@ class Acknowledgements:
         if body.note is not None:
             check_text(body.note, "note", NOTE_MAX_CHARS)
         if not 0 <= body.count < 2**31:
-            raise BadRequest("count: must be how many the row tells of")
+            raise BadRequest("count: must be the number of the row, 0 or more")
         async with self._database.connection() as connection:
             await engine_store.require_version(connection, SINCE_VERSION)
             await store.acknowledge(

@@ -107,7 +107,7 @@ class Watch:
         if overview is not None:
             check_range(overview)
         if self._parked >= CALLS_MAX or len(self._watched) + len(watched) > WATCHED_MAX:
-            raise TooManyRequests("too many pages watch already")
+            raise TooManyRequests("too many pages are watching: try again")
         self._parked += 1
         self._watched.update(watched)
         ranges = [] if overview is None else [overview]

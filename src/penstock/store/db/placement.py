@@ -40,7 +40,7 @@ async def placed(dsn: str, schema: str | None) -> str:
     finally:
         connection.close_nowait()
     if found not in (None, NEW_SCHEMA) and is_new:
-        log.warning("two schemas have Penstock's tables; `db_schema` names one", used=found, other=NEW_SCHEMA)
+        log.warning("two schemas have Penstock's tables: `db_schema` chooses one", used=found, other=NEW_SCHEMA)
     return dsn if found == PLAIN_SCHEMA else in_schema(dsn, found or NEW_SCHEMA)
 
 

@@ -150,7 +150,7 @@ async def _build(connection: TrioConnection, version: int) -> None:
     try:
         if (await connection.fetch(SQL["schema_version"]))[0][0] >= version:
             return  # another engine has built them
-        log.info("indexes are built; this waits for transactions that are open, nobody waits for it", version=version)
+        log.info("indexes are built; they wait for open transactions, and nothing waits for them", version=version)
         await connection.fetch(SQL["wait_for_builds"])
         lines = [line for line in MIGRATIONS[version].splitlines() if not line.startswith("--")]
         for statement in "\n".join(lines).split(";")[:-1]:
@@ -175,7 +175,9 @@ async def _retire(connection: TrioConnection) -> None:
                 await connection.fetch(b"SET lock_timeout = %d" % LOCK_TIMEOUT_MS)
                 await connection.fetch(f"DROP INDEX CONCURRENTLY IF EXISTS {name}".encode())
             except (psycopg.errors.LockNotAvailable, psycopg.errors.InsufficientPrivilege) as error:
-                log.info("an index that nobody needs is left for now", index=name, reason=first_line(error))
+                log.info(
+                    "an unused index could not be dropped, and stays for now", index=name, reason=first_line(error)
+                )
             finally:
                 if not connection.closed:
                     await connection.fetch(b"RESET lock_timeout")

@@ -84,7 +84,7 @@ async def brief_read(connection: TrioConnection) -> AsyncGenerator[None]:
             await connection.fetch(SQL["look_briefly"])
             yield
     except QueryCanceled as error:
-        raise Unavailable("the database is too busy for this look; try again") from error
+        raise Unavailable("the database is too busy for this list: try again") from error
 
 
 async def tokens(connection: TrioConnection, instance: int) -> list[OpenExecution]:

@@ -42,7 +42,7 @@ async def claim_number(
         rows = await connection.fetch(SQL["claim_number"], params)
         if rows:
             return cast(int, rows[0][0])
-    raise PenstockError("no free engine number: 1,024 engines have one on this database")
+    raise PenstockError("no free engine number: 1,020 engines have one on this database")
 
 
 async def renew_number(

@@ -311,7 +311,7 @@ async def find_ids(
     except QueryCanceled as error:
         await connection.rollback()
         if listed.by_index:
-            raise Unavailable("the database is too busy for this list; try again") from error
+            raise Unavailable("the database is too busy for this list: try again") from error
         raise
     return [cast(int, row[0]) for row in rows]
 

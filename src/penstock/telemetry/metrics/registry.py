@@ -195,10 +195,10 @@ class Metrics:
         )
         self.empty_polls = self._counter("workflow_engine_job_lock_conflicts", "Polls that were answered without a job")
         self.run_takeovers = self._counter(
-            "penstock_run_takeovers", "Runs of code whose executor ended, or lost its lease, while it held them"
+            "penstock_run_takeovers", "Durable runs whose executor ended, or lost its lease, while it held them"
         )
         self.runs_blocked = self._counter(
-            "penstock_runs_blocked", "Runs of code that an executor's code could not go on with; each try counts"
+            "penstock_runs_blocked", "Durable runs that an executor's code could not go on with; each try counts"
         )
         self.leases_lost = self._counter(
             "penstock_job_lease_lost", "Completions, failures and heartbeats refused because the lease was lost"
