@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import builtins
 import copy
 import random
 from collections import Counter
+from datetime import UTC, datetime
+from enum import Enum
+from types import NoneType
+from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
+import pytest
 
 from penstock.core.advance.effect import Effects
 from penstock.core.advance.event import JobCompleted, JobFailed, TaskCompleted, TimerFired
 from penstock.core.advance.merging import merged, token_states
 from penstock.core.graph.definition import StepType
-from penstock.core.rules.state import InstanceStatus, Token, TokenState
+from penstock.core.rules.state import Instance, InstanceStatus, Token, TokenState
 from penstock.testing.random_definitions import START_VARIABLES, random_definition, random_output
 from tests.core.machine import Machine
 from tests.shares import in_shares
@@ -56,7 +62,7 @@ def replica(machine: Machine) -> Machine:
     other.__dict__ |= {
         name: copy.deepcopy(value)
         for name, value in machine.__dict__.items()
-        if name not in ("definition", "inputs", "ids", "positions")
+        if name not in ("definition", "inputs", "ids", "positions", "kept_ids")
     }
     return other
 
@@ -113,3 +119,50 @@ def happen(machine: Machine, token: Token, source: random.Random, seen: Counter[
             return machine.child_ended(token, InstanceStatus.COMPLETED, random_output(source))
         case _:
             return machine.apply(TaskCompleted(token.id, None, output))
+
+
+BY_THE_END = ("ended", "dead_end", "chain", "snapshot", "undoing", "ended_as", "instance")
+
+
+@pytest.mark.parametrize("name", Effects.__struct_fields__)
+def test_each_field_of_an_outcome_is_merged(name: str) -> None:
+    """Also one that comes to be later: what one outcome says in it is not lost beside others that say nothing."""
+    value = something(get_type_hints(Effects)[name])
+    assert value != getattr(Effects(Instance(1)), name)
+    for place in (0,) if name == "reopened" else (2,) if name in BY_THE_END else (0, 1, 2):
+        outcomes = [Effects(Instance(1)) for _ in range(3)]
+        setattr(outcomes[place], name, value)
+        assert getattr(merged(outcomes), name) == value
+
+
+def test_lists_of_outcomes_are_merged_in_their_order() -> None:
+    names = [name for name, hint in Effects.__annotations__.items() if hint.startswith("Joined[")]
+    assert "history" in names
+    for name in names:
+        outcomes = [Effects(Instance(1)) for _ in range(3)]
+        for number, one in enumerate(outcomes):
+            setattr(one, name, [number, number])
+        assert getattr(merged(outcomes), name) == [0, 0, 1, 1, 2, 2]
+
+
+def something(hint: Any) -> Any:
+    """A value of this type that is not what a field has at first."""
+    if hint is datetime:
+        return datetime(2026, 11, 30, tzinfo=UTC)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return list(hint)[-1]
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        return hint(**{name: something(each) for name, each in get_type_hints(hint).items()})
+    if hint in (int, float, bool, str, bytes):
+        return {int: 7, float: 7.5, bool: True, str: "x", bytes: b"x"}[hint]
+    parts = get_args(hint)
+    match get_origin(hint):
+        case builtins.list:
+            return [something(parts[0])]
+        case builtins.tuple:
+            return tuple(something(each) for each in parts)
+        case builtins.dict:
+            return {something(parts[0]): something(parts[1])}
+        case _:
+            assert parts[-1] is NoneType, hint
+            return something(parts[0])

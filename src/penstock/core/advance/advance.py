@@ -27,8 +27,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, assert_never
 
-from penstock.core.advance.branches import Branches
-from penstock.core.advance.calls import Calls, why_failed
+from penstock.core.advance import (
+    branches,
+    calls,
+    compensation,
+    ending,
+    evaluation,
+    for_each,
+    recorder,
+    repair,
+    waiting,
+)
+from penstock.core.advance.calls import why_failed
 from penstock.core.advance.effect import AuditRow, Effects, Timer
 from penstock.core.advance.evaluation import EvaluationFailed
 from penstock.core.advance.event import (
@@ -50,9 +60,7 @@ from penstock.core.advance.event import (
     TokenMoved,
 )
 from penstock.core.advance.for_each import RawNeeded
-from penstock.core.advance.recorder import Inputs, PositionsExhausted
-from penstock.core.advance.repair import Mending
-from penstock.core.advance.waiting import Waiting
+from penstock.core.advance.recorder import AdvanceState, Inputs, PositionsExhausted
 from penstock.core.expression.work import STEP_WORK, TooMuchWork
 from penstock.core.graph.definition import Boundary, Callee, Definition, Step, StepType
 from penstock.core.graph.retry import backoff_s
@@ -97,341 +105,350 @@ def advance(
     token of the event is open; a FAILED instance takes only `RetryRequested`, `StepSkipped` and
     `TokenMoved`, an ACTIVE one all but the first.
     """
-    return _Run(definition, instance, tokens, variables, inputs).apply(event)
+    return apply(AdvanceState(definition, instance, tokens, variables, inputs), event)
 
 
-class _Run(Branches, Calls, Mending, Waiting):
-    # -- events
+def apply(run: AdvanceState, event: Event) -> Effects:
+    match event:
+        case InstanceStarted():
+            start(run, event)
+        case JobCompleted() | TaskCompleted() | MessageReceived():
+            done(run, event)
+        case JobFailed():
+            job_failed(run, event)
+        case JobParked():
+            waiting.park(run, run.tokens[event.token_id], event)
+        case JobSignalled():
+            waiting.signalled(run, run.tokens[event.token_id], event.output)
+        case JobDeadLettered():
+            ending.fail(run, run.tokens[event.token_id], f"lease expired {event.expiries} times", LEASE_EXPIRED)
+        case TimerFired():
+            timer_fired(run, run.tokens[event.token_id], event.index)
+        case ChildEnded():
+            child_ended(run, event)
+        case StepGivenUp():
+            ending.fail(run, run.tokens[event.token_id], event.reason)
+        case CancellationRequested():
+            ending.cancel(run, event.reason, undo=event.compensate)
+        case RetryRequested() | StepSkipped() | TokenMoved():
+            repair.apply_repair(run, event)
+        case _:
+            assert_never(event)
+    enter_all(run)
+    return recorder.finish(run)
 
-    def apply(self, event: Event) -> Effects:
-        match event:
-            case InstanceStarted():
-                self.start(event)
-            case JobCompleted() | TaskCompleted() | MessageReceived():
-                self.done(event)
-            case JobFailed():
-                self.job_failed(event)
-            case JobParked():
-                self.park(self.tokens[event.token_id], event)
-            case JobSignalled():
-                self.signalled(self.tokens[event.token_id], event.output)
-            case JobDeadLettered():
-                self.fail(self.tokens[event.token_id], f"lease expired {event.expiries} times", LEASE_EXPIRED)
-            case TimerFired():
-                self.timer_fired(self.tokens[event.token_id], event.index)
-            case ChildEnded():
-                self.child_ended(event)
-            case StepGivenUp():
-                self.fail(self.tokens[event.token_id], event.reason)
-            case CancellationRequested():
-                self.cancel(event.reason, undo=event.compensate)
-            case RetryRequested() | StepSkipped() | TokenMoved():
-                self.repair_by_hand(event)
-            case _:
-                assert_never(event)
-        self.run()
-        return self.finish()
 
-    def start(self, event: InstanceStarted) -> None:
-        at = event.at
-        assert not self.tokens
-        root = Token(
-            id=self.instance.id,
-            instance_id=self.instance.id,
-            seq=0 if at is None else self.position(),
-            step=0,
-            state=TokenState.READY if at is None else TokenState.DELAYED,
-            entered_at=self.inputs.now,
-        )
-        self.add(root)
-        if at is None:
-            self.begins, self.checked = True, event.checked
-            self.entering.append((root, 0))
-        else:
-            self.out.armed.append(Timer(at, root.id, root.seq, START_TIMER))
+def start(run: AdvanceState, event: InstanceStarted) -> None:
+    at = event.at
+    assert not run.tokens
+    root = Token(
+        id=run.instance.id,
+        instance_id=run.instance.id,
+        seq=0 if at is None else run.position(),
+        step=0,
+        state=TokenState.READY if at is None else TokenState.DELAYED,
+        entered_at=run.inputs.now,
+    )
+    recorder.add(run, root)
+    if at is None:
+        run.begins, run.checked = True, event.checked
+        run.entering.append((root, 0))
+    else:
+        run.out.armed.append(Timer(at, root.id, root.seq, START_TIMER))
 
-    def done(self, event: JobCompleted | TaskCompleted | MessageReceived) -> None:
-        if isinstance(event, MessageReceived):
-            self.note_received(event)
-        by = event.worker if isinstance(event, JobCompleted) else event.by
-        self.finish_step(self.tokens[event.token_id], worker=by, output=event.output)
 
-    def job_failed(self, event: JobFailed) -> None:
-        token = self.tokens[event.token_id]
-        step = self.definition.steps[token.step]
-        is_over = token.failures >= step.retry_count
-        again = event.retryable and not is_over and step.may_retry(event.code)
-        if not again or step.catch_named(event.code) is not None:
-            code = event.code or (RETRIES_EXHAUSTED if event.retryable and is_over else NOT_RETRYABLE)
-            self.fail(token, event.error, code, worker=event.worker, data=event.data)
-            return
-        delay_s = event.retry_after_s
-        if delay_s is None:
-            try:
-                delay_s = backoff_s(self.backoff_of(token, step), token.failures + 1, self.inputs.jitter)
-            except EvaluationFailed as failed:
-                self.fail(token, failed.reason, worker=event.worker)
-                return
-        self.record(token, HistoryKind.ATTEMPT_FAILED, worker=event.worker, reason=event.error, code=event.code)
-        self.dequeue(token)
-        token.failures += 1
-        token.claimed_by = token.claimed_at = token.lease_until = None
-        self.mark_changed(token)
-        if delay_s > 0:
-            move(token, Trigger.BACK_OFF)
-            self.arm(token, RETRY_TIMER, delay_s)
-        else:
-            move(token, Trigger.RETRY)
-            self.queue_again(token, step)
+def done(run: AdvanceState, event: JobCompleted | TaskCompleted | MessageReceived) -> None:
+    if isinstance(event, MessageReceived):
+        waiting.mark_received(run, event)
+    by = event.worker if isinstance(event, JobCompleted) else event.by
+    finish_step(run, run.tokens[event.token_id], worker=by, output=event.output)
 
-    def timer_fired(self, token: Token, index: int) -> None:
-        step = self.definition.steps[token.step]
-        fired = Timer(self.inputs.now, token.id, token.seq, index)
-        kept = self.kept_signal(step) if step.type is StepType.WAIT and index != START_TIMER else None
-        if index == START_TIMER:
-            self.out.fired.append(fired)
-            move(token, Trigger.BEGIN)
-            self.begins = True
-            self.entering.append((token, 0))
-        elif kept is not None:  # whatever is due: the signal came before the wait was entered
-            self.take_signal(token, kept)
-        elif index == CONTINUE_TIMER:  # of a wait: another token took the rest
-            self.out.fired.append(fired)
-            if self.is_map(token):
-                self.go_on(token)
-            elif step.callee is not None:
-                self.go_on_calling(token, step, step.callee)
-        elif index == RETRY_TIMER:
-            self.out.fired.append(fired)
-            move(token, Trigger.BACKOFF_OVER)
-            self.mark_changed(token)
-            self.queue_again(token, step)
-        elif index == WAIT_TIMER and step.type is StepType.SERVICE_TASK:
-            self.wake(token)
-        elif index == WAIT_TIMER:
-            self.out.audit.append(AuditRow("TIMER_FIRED", token.id, token.step))
-            self.finish_step(token)
-        else:
-            boundary = step.boundaries[index]
-            assert isinstance(boundary, Boundary)
-            self.out.audit.append(AuditRow("TIMER_FIRED", token.id, token.step, detail=boundary.duration))
-            if boundary.interrupting:
-                if self.is_map(token):
-                    self.close_map(token, INTERRUPTED_REASON)
-                self.close(token, HistoryKind.INTERRUPTED, reason=INTERRUPTED_REASON)
-                self.entering.append((token, boundary.target))
-            else:
-                self.out.fired.append(fired)
-                side = self.new_token(boundary.target, side=True)
-                self.entering.append((side, boundary.target))
 
-    def go_on_calling(self, token: Token, step: Step, callee: Callee) -> None:
+def job_failed(run: AdvanceState, event: JobFailed) -> None:
+    token = run.tokens[event.token_id]
+    step = run.definition.steps[token.step]
+    is_over = token.failures >= step.retry_count
+    again = event.retryable and not is_over and step.may_retry(event.code)
+    if not again or step.catch_named(event.code) is not None:
+        code = event.code or (RETRIES_EXHAUSTED if event.retryable and is_over else NOT_RETRYABLE)
+        ending.fail(run, token, event.error, code, worker=event.worker, data=event.data)
+        return
+    delay_s = event.retry_after_s
+    if delay_s is None:
         try:
-            self.make_call(token, self.plan_call(token, step, callee))
+            delay_s = backoff_s(evaluation.backoff_of(run, token, step), token.failures + 1, run.inputs.jitter)
         except EvaluationFailed as failed:
-            self.fail(token, failed.reason, failed.code)
-
-    def child_ended(self, event: ChildEnded) -> None:
-        token = self.tokens[event.token_id]
-        step = self.definition.steps[token.step]
-        assert step.callee is not None
-        self.returned = token.id
-        if event.status is not InstanceStatus.COMPLETED:
-            self.fail(token, *why_failed(event))
+            ending.fail(run, token, failed.reason, worker=event.worker)
             return
-        if token.item is not None:
-            self.finish_step(token, output=event.result)
-            return
-        try:
-            output = self.result_of(step, step.callee, event.result)
-        except EvaluationFailed as failed:
-            self.keep_raw(token, HistoryKind.COMPLETED, failed, event.result)
-            return
-        self.finish_step(token, output=output)
+    recorder.record(run, token, HistoryKind.ATTEMPT_FAILED, worker=event.worker, reason=event.error, code=event.code)
+    recorder.dequeue(run, token)
+    token.failures += 1
+    token.claimed_by = token.claimed_at = token.lease_until = None
+    recorder.mark_changed(run, token)
+    if delay_s > 0:
+        move(token, Trigger.BACK_OFF)
+        recorder.arm(run, token, RETRY_TIMER, delay_s)
+    else:
+        move(token, Trigger.RETRY)
+        recorder.queue_again(run, token, step)
 
-    # -- moving through the graph
 
-    def run(self) -> None:
-        """Enter steps until every token waits for somebody."""
-        while self.entering and not self.out.ended:
-            token, index = self.entering.popleft()
-            if token.leaving:
-                self.leave(token)
-                continue
-            try:
-                self.enter(token, index)
-            except EvaluationFailed as failed:
-                self.fail(token, failed.reason, failed.code)
-            except TooMuchWork as error:
-                self.fail(token, f"step '{self.definition.steps[token.step].id}': {error}")
-
-    def enter(self, token: Token, index: int) -> None:
-        step = self.definition.steps[index]
-        if token.item is None and step.compensates is None and not self.goes_onto(token, step):
-            return
-        self.begin_execution(token, step)
-        self.work.spend(STEP_WORK)
-        if self.begins or (self.out.reopened and token.is_root and index == 0):  # its turn may be what failed it
-            self.begins = False
-            self.turn_of_start(token, step)
-        if step.for_each is not None and token.item is None:
-            move(token, Trigger.FORK)
-            self.begin_map(token, step, step.for_each)
-            return
-        kind = step.type
-        match kind:
-            case StepType.SERVICE_TASK:
-                if step.turn is not None:
-                    self.turn_of_job(token, step, step.turn)
-                self.time_job(token, step)
-                delays_s = self.boundary_delays_s(token, step)
-                move(token, Trigger.ENTER_JOB)
-                self.queue(token, step)
-                self.arm_all(token, delays_s)
-            case StepType.USER_TASK:
-                delays_s = self.boundary_delays_s(token, step)
-                move(token, Trigger.ENTER_PARKED)
-                self.arm_all(token, delays_s)
-            case StepType.CALL_ACTIVITY:
-                assert step.callee is not None
-                self.enter_call(token, step, step.callee)
-            case StepType.WAIT:
-                self.wait(token, step)
-            case StepType.JOIN_GATEWAY:
-                raise EvaluationFailed(
-                    f"JoinWithoutGateway: step '{step.id}' was reached by a branch of no gateway of its own"
-                )
-            case (
-                StepType.DECISION
-                | StepType.TRANSFORMATION
-                | StepType.PARALLEL_GATEWAY
-                | StepType.COMPENSATE
-                | StepType.END
-            ):
-                self.automatic(token, step, kind)
-            case _:
-                assert_never(kind)
-
-    def automatic(self, token: Token, step: Step, kind: Automatic) -> None:
-        self.count_automatic(step)
-        match kind:
-            case StepType.DECISION:
-                target = self.decide(step)
-                self.record(token, HistoryKind.COMPLETED)
-                self.entering.append((token, target))
-            case StepType.TRANSFORMATION:
-                output = self.assign(step, step.transformations, self.scope())
-                self.record(token, HistoryKind.COMPLETED, output=output)
-                self.count_delta(token, output)
-                assert step.next is not None
-                self.entering.append((token, step.next))
-            case StepType.PARALLEL_GATEWAY:
-                self.work.spend(STEP_WORK * len(step.branches))
-                self.record(token, HistoryKind.COMPLETED)
-                move(token, Trigger.FORK)
-                token.pending, token.arrived = len(step.branches), 0
-                for head in step.branches:
-                    self.entering.append((self.new_token(head, parent_id=token.id, side=token.side), head))
-            case StepType.COMPENSATE:
-                self.compensate(token, step)
-            case StepType.END if step.error_code is not None:
-                self.fail(token, f"step '{step.id}' ended it with the error {step.error_code}", step.error_code)
-            case StepType.END:
-                result = None if step.result is None else self.assign(step, step.result, dict(self.scope()))
-                self.record(token, HistoryKind.COMPLETED)
-                self.complete(token, result)
-            case _:
-                assert_never(kind)
-
-    def wait(self, token: Token, step: Step) -> None:
-        try:
-            ends_at = wait_ends_at(step, lambda source: self.evaluate(step, source, self.scope()), self.inputs.now)
-        except WaitError as error:
-            raise EvaluationFailed(f"step '{step.id}': {error}") from None
-        delays_s = self.boundary_delays_s(token, step)
-        if step.message is not None:
-            self.subscribe(token, step, step.message)
-        move(token, Trigger.ENTER_PARKED)
-        kept = self.kept_signal(step)
-        if kept is not None and self.may_take_signals():
-            self.take_signal(token, kept)
-            return
-        if kept is not None:
-            self.arm(token, CONTINUE_TIMER, 0)
-        if ends_at is not None:
-            self.out.armed.append(Timer(ends_at, token.id, token.seq, WAIT_TIMER))
-        self.arm_all(token, delays_s)
-
-    def take_signal(self, token: Token, signal: tuple[int, bytes]) -> None:
-        """What follows a kept signal is bounded as if it came now: its steps and its work are counted from here."""
-        id, output = signal
-        self.mark_taken(token, id)
-        self.out.steps_run += 1
-        self.steps_max = self.out.steps_run + self.inputs.max_automatic_steps
-        self.work.begin_anew()
-        self.finish_step(token, output=output)
-
-    def finish_step(self, token: Token, *, worker: str | None = None, output: bytes | None = None) -> None:
-        """A task is done. Its delta is merged before its conditions are read; of an item that is no delta."""
-        if token.item is not None:
-            self.finish_item(token, HistoryKind.COMPLETED, worker=worker, output=output)
-            return
-        output = self.merge(token, output)
-        handler = self.definition.steps[token.step].compensates is not None
-        kind = HistoryKind.COMPENSATED if handler else HistoryKind.COMPLETED
-        self.close(token, kind, worker=worker, output=output)
-        self.leave(token)
-
-    def leave(self, token: Token) -> None:
-        """Go where a step that is done leads: conditions first, then `nextStep`, else a dead end.
-
-        When no condition holds, the instance fails and the work stays done: `retry` comes back to here. Likewise where
-        the result of a call, or of an item, could not be mapped.
-        """
-        step = self.definition.steps[token.step]
-        if step.compensates is not None:
-            undoing = self.handler_done(token)
-            if undoing is not None:
-                self.out.ended_as = undoing
-                self.end_instance(undoing.status, undoing.failure, code=undoing.code)
-            return
-        token.leaving = True
-        if token.raw is not None and not self.map_again(token, token.raw):
-            return
-        token.leaving = True
-        try:
-            target = self.decide(step) if step.conditions else step.next
-        except EvaluationFailed as failed:
-            self.end_instance(InstanceStatus.FAILED, failed.reason, culprit=token)
-            return
-        token.leaving = False
-        if target is None:
-            self.end_token(token)
+def timer_fired(run: AdvanceState, token: Token, index: int) -> None:
+    step = run.definition.steps[token.step]
+    fired = Timer(run.inputs.now, token.id, token.seq, index)
+    kept = waiting.kept_signal(run, step) if step.type is StepType.WAIT and index != START_TIMER else None
+    if index == START_TIMER:
+        run.out.fired.append(fired)
+        move(token, Trigger.BEGIN)
+        run.begins = True
+        run.entering.append((token, 0))
+    elif kept is not None:  # whatever is due: the signal came before the wait was entered
+        take_signal(run, token, kept)
+    elif index == CONTINUE_TIMER:  # of a wait: another token took the rest
+        run.out.fired.append(fired)
+        if run.is_map(token):
+            for_each.go_on(run, token)
+        elif step.callee is not None:
+            go_on_calling(run, token, step, step.callee)
+    elif index == RETRY_TIMER:
+        run.out.fired.append(fired)
+        move(token, Trigger.BACKOFF_OVER)
+        recorder.mark_changed(run, token)
+        recorder.queue_again(run, token, step)
+    elif index == WAIT_TIMER and step.type is StepType.SERVICE_TASK:
+        waiting.wake(run, token)
+    elif index == WAIT_TIMER:
+        run.out.audit.append(AuditRow("TIMER_FIRED", token.id, token.step))
+        finish_step(run, token)
+    else:
+        boundary = step.boundaries[index]
+        assert isinstance(boundary, Boundary)
+        run.out.audit.append(AuditRow("TIMER_FIRED", token.id, token.step, detail=boundary.duration))
+        if boundary.interrupting:
+            if run.is_map(token):
+                for_each.close_map(run, token, INTERRUPTED_REASON)
+            recorder.close(run, token, HistoryKind.INTERRUPTED, reason=INTERRUPTED_REASON)
+            run.entering.append((token, boundary.target))
         else:
-            self.entering.append((token, target))
+            run.out.fired.append(fired)
+            side = recorder.new_token(run, boundary.target, side=True)
+            run.entering.append((side, boundary.target))
 
-    def map_again(self, token: Token, position: int) -> bool:
-        """A `retry` came back to what is done and was not mapped; whether the token still has to leave the step. Raises
-        RawNeeded."""
-        step = self.definition.steps[token.step]
-        raw = self.inputs.raw.get(position)
-        if raw is None:
-            raise RawNeeded(position)
+
+def go_on_calling(run: AdvanceState, token: Token, step: Step, callee: Callee) -> None:
+    try:
+        calls.make_call(run, token, calls.plan_call(run, token, step, callee))
+    except EvaluationFailed as failed:
+        ending.fail(run, token, failed.reason, failed.code)
+
+
+def child_ended(run: AdvanceState, event: ChildEnded) -> None:
+    token = run.tokens[event.token_id]
+    step = run.definition.steps[token.step]
+    assert step.callee is not None
+    run.returned = token.id
+    if event.status is not InstanceStatus.COMPLETED:
+        ending.fail(run, token, *why_failed(event))
+        return
+    if token.item is not None:
+        finish_step(run, token, output=event.result)
+        return
+    try:
+        output = calls.result_of(run, step, step.callee, event.result)
+    except EvaluationFailed as failed:
+        ending.keep_raw(run, token, HistoryKind.COMPLETED, failed, event.result)
+        return
+    finish_step(run, token, output=output)
+
+
+# -- moving through the graph
+
+
+def enter_all(run: AdvanceState) -> None:
+    """Enter steps until every token waits for somebody."""
+    while run.entering and not run.out.ended:
+        token, index = run.entering.popleft()
+        if token.leaving:
+            leave(run, token)
+            continue
         try:
-            if token.item is not None:
-                kept, enough = self.judge_item(token, raw)
-                self.forget_raw(token)
-                token.leaving = False
-                self.item_over(token, kept, HistoryKind.COMPLETED, enough=enough)
-                return False
+            enter(run, token, index)
+        except EvaluationFailed as failed:
+            ending.fail(run, token, failed.reason, failed.code)
+        except TooMuchWork as error:
+            ending.fail(run, token, f"step '{run.definition.steps[token.step].id}': {error}")
+
+
+def enter(run: AdvanceState, token: Token, index: int) -> None:
+    step = run.definition.steps[index]
+    if token.item is None and step.compensates is None and not branches.goes_onto(run, token, step):
+        return
+    recorder.begin_execution(run, token, step)
+    run.work.spend(STEP_WORK)
+    if run.begins or (run.out.reopened and token.is_root and index == 0):  # its turn may be what failed it
+        run.begins = False
+        evaluation.turn_of_start(run, token, step)
+    if step.for_each is not None and token.item is None:
+        move(token, Trigger.FORK)
+        for_each.begin_map(run, token, step, step.for_each)
+        return
+    kind = step.type
+    match kind:
+        case StepType.SERVICE_TASK:
+            if step.turn is not None:
+                evaluation.turn_of_job(run, token, step, step.turn)
+            evaluation.time_job(run, token, step)
+            delays_s = evaluation.boundary_delays_s(run, token, step)
+            move(token, Trigger.ENTER_JOB)
+            recorder.queue(run, token, step)
+            recorder.arm_all(run, token, delays_s)
+        case StepType.USER_TASK:
+            delays_s = evaluation.boundary_delays_s(run, token, step)
+            move(token, Trigger.ENTER_PARKED)
+            recorder.arm_all(run, token, delays_s)
+        case StepType.CALL_ACTIVITY:
             assert step.callee is not None
-            output = self.result_of(step, step.callee, raw)
-        except EvaluationFailed as failed:
-            self.mapping_failed(token, failed)
+            calls.enter_call(run, token, step, step.callee)
+        case StepType.WAIT:
+            wait(run, token, step)
+        case StepType.JOIN_GATEWAY:
+            raise EvaluationFailed(
+                f"JoinWithoutGateway: step '{step.id}' is a join, and the branch that reached it comes from no gateway:"
+                " check the way to it"
+            )
+        case (
+            StepType.DECISION | StepType.TRANSFORMATION | StepType.PARALLEL_GATEWAY | StepType.COMPENSATE | StepType.END
+        ):
+            automatic(run, token, step, kind)
+        case _:
+            assert_never(kind)
+
+
+def automatic(run: AdvanceState, token: Token, step: Step, kind: Automatic) -> None:
+    evaluation.count_automatic(run, step)
+    match kind:
+        case StepType.DECISION:
+            target = evaluation.decide(run, step)
+            recorder.record(run, token, HistoryKind.COMPLETED)
+            run.entering.append((token, target))
+        case StepType.TRANSFORMATION:
+            output = evaluation.assign(run, step, step.transformations, run.scope())
+            recorder.record(run, token, HistoryKind.COMPLETED, output=output)
+            recorder.count_delta(run, token, output)
+            assert step.next is not None
+            run.entering.append((token, step.next))
+        case StepType.PARALLEL_GATEWAY:
+            run.work.spend(STEP_WORK * len(step.branches))
+            recorder.record(run, token, HistoryKind.COMPLETED)
+            move(token, Trigger.FORK)
+            token.pending, token.arrived = len(step.branches), 0
+            for head in step.branches:
+                run.entering.append((recorder.new_token(run, head, parent_id=token.id, side=token.side), head))
+        case StepType.COMPENSATE:
+            compensation.compensate(run, token, step)
+        case StepType.END if step.error_code is not None:
+            ending.fail(run, token, f"step '{step.id}' ended it with the error {step.error_code}", step.error_code)
+        case StepType.END:
+            result = None if step.result is None else evaluation.assign(run, step, step.result, dict(run.scope()))
+            recorder.record(run, token, HistoryKind.COMPLETED)
+            ending.complete(run, token, result)
+        case _:
+            assert_never(kind)
+
+
+def wait(run: AdvanceState, token: Token, step: Step) -> None:
+    try:
+        ends_at = wait_ends_at(step, lambda source: evaluation.evaluate(run, step, source, run.scope()), run.inputs.now)
+    except WaitError as error:
+        raise EvaluationFailed(f"step '{step.id}': {error}") from None
+    delays_s = evaluation.boundary_delays_s(run, token, step)
+    if step.message is not None:
+        waiting.subscribe(run, token, step, step.message)
+    move(token, Trigger.ENTER_PARKED)
+    kept = waiting.kept_signal(run, step)
+    if kept is not None and waiting.may_take_signals(run):
+        take_signal(run, token, kept)
+        return
+    if kept is not None:
+        recorder.arm(run, token, CONTINUE_TIMER, 0)
+    if ends_at is not None:
+        run.out.armed.append(Timer(ends_at, token.id, token.seq, WAIT_TIMER))
+    recorder.arm_all(run, token, delays_s)
+
+
+def take_signal(run: AdvanceState, token: Token, signal: tuple[int, bytes]) -> None:
+    """What follows a kept signal is bounded as if it came now: its steps and its work are counted from here."""
+    id, output = signal
+    waiting.mark_taken(run, token, id)
+    run.out.steps_run += 1
+    run.steps_max = run.out.steps_run + run.inputs.max_automatic_steps
+    run.work.begin_anew()
+    finish_step(run, token, output=output)
+
+
+def finish_step(run: AdvanceState, token: Token, *, worker: str | None = None, output: bytes | None = None) -> None:
+    """A task is done. Its delta is merged before its conditions are read; of an item that is no delta."""
+    if token.item is not None:
+        ending.finish_item(run, token, HistoryKind.COMPLETED, worker=worker, output=output)
+        return
+    output = recorder.merge(run, token, output)
+    handler = run.definition.steps[token.step].compensates is not None
+    kind = HistoryKind.COMPENSATED if handler else HistoryKind.COMPLETED
+    recorder.close(run, token, kind, worker=worker, output=output)
+    leave(run, token)
+
+
+def leave(run: AdvanceState, token: Token) -> None:
+    """Go where a step that is done leads: conditions first, then `nextStep`, else a dead end.
+
+    When no condition holds, the instance fails and the work stays done: `retry` comes back to here. Likewise where
+    the result of a call, or of an item, could not be mapped.
+    """
+    step = run.definition.steps[token.step]
+    if step.compensates is not None:
+        undoing = compensation.handler_done(run, token)
+        if undoing is not None:
+            run.out.ended_as = undoing
+            ending.end_instance(run, undoing.status, undoing.failure, code=undoing.code)
+        return
+    token.leaving = True
+    if token.raw is not None and not map_again(run, token, token.raw):
+        return
+    token.leaving = True
+    try:
+        target = evaluation.decide(run, step) if step.conditions else step.next
+    except EvaluationFailed as failed:
+        ending.end_instance(run, InstanceStatus.FAILED, failed.reason, culprit=token)
+        return
+    token.leaving = False
+    if target is None:
+        branches.end_token(run, token)
+    else:
+        run.entering.append((token, target))
+
+
+def map_again(run: AdvanceState, token: Token, position: int) -> bool:
+    """A `retry` came back to what is done and was not mapped; whether the token still has to leave the step. Raises
+    RawNeeded."""
+    step = run.definition.steps[token.step]
+    raw = run.inputs.raw.get(position)
+    if raw is None:
+        raise RawNeeded(position)
+    try:
+        if token.item is not None:
+            kept, enough = for_each.decide_item(run, token, raw)
+            for_each.forget_raw(run, token)
+            token.leaving = False
+            for_each.item_over(run, token, kept, HistoryKind.COMPLETED, enough=enough)
             return False
-        self.forget_raw(token)
-        output = self.merge(token, output)
-        self.record(token, HistoryKind.OUTPUT_MAPPED, output=output)
-        if step.compensation is not None and output is not None:
-            self.out.item_outputs.append((position, output))
-        return True
+        assert step.callee is not None
+        output = calls.result_of(run, step, step.callee, raw)
+    except EvaluationFailed as failed:
+        ending.mapping_failed(run, token, failed)
+        return False
+    for_each.forget_raw(run, token)
+    output = recorder.merge(run, token, output)
+    recorder.record(run, token, HistoryKind.OUTPUT_MAPPED, output=output)
+    if step.compensation is not None and output is not None:
+        run.out.item_outputs.append((position, output))
+    return True

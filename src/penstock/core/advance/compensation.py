@@ -14,9 +14,10 @@ from collections.abc import Iterable
 
 import msgspec
 
+from penstock.core.advance import for_each, recorder
 from penstock.core.advance.completion import CompletionAnswer, CompletionsNeeded, DoneExecution, Question
-from penstock.core.advance.effect import CompensatedStep, Undoing
-from penstock.core.advance.for_each import Items
+from penstock.core.advance.effect import CompensatedStep, Compensation
+from penstock.core.advance.recorder import AdvanceState
 from penstock.core.graph.definition import Definition, Step
 from penstock.core.rules.state import HistoryKind, Token, TokenState, Trigger, move
 
@@ -36,125 +37,132 @@ def compensating(definition: Definition, done: DoneExecution) -> bytes:
     return msgspec.json.encode({"compensating": about})
 
 
-class Compensation(Items):
-    """Enters a COMPENSATE and leads from one handler to the next."""
+def compensate(run: AdvanceState, token: Token, step: Step) -> None:
+    """The token has entered a COMPENSATE."""
+    recorder.record(run, token, HistoryKind.COMPLETED)
+    found = _newest(run, step)
+    if found is None:
+        _go_past(run, token, step)
+        return
+    _compensate(run, token, found)
 
-    def compensate(self, token: Token, step: Step) -> None:
-        """The token has entered a COMPENSATE."""
-        self.record(token, HistoryKind.COMPLETED)
-        found = self._newest(step)
-        if found is None:
-            self._go_past(token, step)
-            return
-        self._undo(token, found)
 
-    def handler_done(self, token: Token) -> Undoing | None:
-        """On to the next one, or past the COMPENSATE; or to the end of the instance, which is given then."""
-        assert token.parent_id is not None
-        parent = self.tokens[token.parent_id]
-        step = self.definition.steps[parent.step]
-        found = self._ask(Question(step.undoes, self._by_item(step), after=token.id))
-        self.remove(token)
-        if found.completion is not None:
-            self._begin_handler(parent, found.completion)
-            return None
-        if parent.step == self.definition.undo_step:
-            assert found.undoing is not None, "it is not known how the instance ends"
-            return found.undoing
-        parent.pending = 0
-        self.mark_changed(parent)
-        self._go_past(parent, step)
+def handler_done(run: AdvanceState, token: Token) -> Compensation | None:
+    """On to the next one, or past the COMPENSATE; or to the end of the instance, which is given then."""
+    assert token.parent_id is not None
+    parent = run.tokens[token.parent_id]
+    step = run.definition.steps[parent.step]
+    found = _ask(run, Question(step.undoes, _by_item(run, step), after=token.id))
+    recorder.remove(run, token)
+    if found.completion is not None:
+        _begin_handler(run, parent, found.completion)
         return None
+    if parent.step == run.definition.undo_step:
+        assert found.undoing is not None, "it is not known how the instance ends"
+        return found.undoing
+    parent.pending = 0
+    recorder.mark_changed(run, parent)
+    _go_past(run, parent, step)
+    return None
 
-    def undo_first(self, undoing: Undoing, culprit: Token | None) -> bool:
-        """Undo what the instance did before it ends; False where there is nothing to undo, or that is under way."""
-        index = self.definition.undo_step
-        if index is None or is_compensating(self.definition, self.tokens.values()):
-            return False
-        step = self.definition.steps[index]
-        self._free_handlers()
-        found = self._newest(step)
-        if found is None:
-            return False
-        self.close_open(undoing.failure, culprit)
-        root = self.tokens[self.instance.id]
-        for token in [token for token in self.tokens.values() if self.is_map(token)]:
-            self.forget_map(token)
-        for token in [token for token in self.tokens.values() if token is not root]:
-            self.remove(token)
-        root.parent_id, root.leaving = None, False
-        # bounded as if it came now: what failed may have been an advance that took too much
-        self.steps_max = self.out.steps_run + self.inputs.max_automatic_steps
-        self.work.begin_anew()
-        self.begin_execution(root, step)
-        self.record(root, HistoryKind.COMPLETED)
-        self.out.undoing = undoing
-        self._undo(root, found)
-        return True
 
-    def _free_handlers(self) -> None:
-        """What handlers have not done yet is to be undone by others."""
-        for token in self.tokens.values():
-            self.free(token)
-        self.out.undone.clear()
-        self.undoes.clear()
+def compensate_first(run: AdvanceState, undoing: Compensation, culprit: Token | None) -> bool:
+    """Undo what the instance did before it ends; False where there is nothing to undo, or that is under way."""
+    index = run.definition.undo_step
+    if index is None or is_compensating(run.definition, run.tokens.values()):
+        return False
+    step = run.definition.steps[index]
+    _free_handlers(run)
+    found = _newest(run, step)
+    if found is None:
+        return False
+    close_open(run, undoing.failure, culprit)
+    root = run.tokens[run.instance.id]
+    for token in [token for token in run.tokens.values() if run.is_map(token)]:
+        for_each.forget_map(run, token)
+    for token in [token for token in run.tokens.values() if token is not root]:
+        recorder.remove(run, token)
+    root.parent_id, root.leaving = None, False
+    # bounded as if it came now: what failed may have been an advance that took too much
+    run.steps_max = run.out.steps_run + run.inputs.max_automatic_steps
+    run.work.begin_anew()
+    recorder.begin_execution(run, root, step)
+    recorder.record(run, root, HistoryKind.COMPLETED)
+    run.out.undoing = undoing
+    _compensate(run, root, found)
+    return True
 
-    def _undo(self, parent: Token, found: DoneExecution) -> None:
-        """Begin to, with what is found first."""
-        move(parent, Trigger.COMPENSATE if parent.state is TokenState.ENDED else Trigger.FORK)
-        parent.pending, parent.arrived = 1, 0
-        self._begin_handler(parent, found)
 
-    def _begin_handler(self, parent: Token, found: DoneExecution) -> None:
-        handler = self.definition.steps[found.step].compensation
-        assert handler is not None
-        token = self.new_token(handler, parent_id=parent.id, side=parent.side)
-        self.undoes[token.id] = found
-        self.out.undone.append(CompensatedStep(found.position, token.id))
-        self.entering.append((token, handler))
+def _free_handlers(run: AdvanceState) -> None:
+    """What handlers have not done yet is to be undone by others."""
+    for token in run.tokens.values():
+        recorder.free(run, token)
+    run.out.undone.clear()
+    run.undoes.clear()
 
-    def close_open(self, reason: str | None, culprit: Token | None) -> None:
-        """Close what is open, but for ``culprit`` and the whole that it is an item of, and forget what this advance was
-        about to do."""
-        entering = {token.id for token, _ in self.entering}
-        self.entering.clear()
-        closed = () if culprit is None else (culprit, self.whole(culprit))
-        for token in sorted(self.tokens.values(), key=lambda token: (token.item is None, token.seq)):
-            is_open = (token.is_open or self.is_map(token)) and token.id not in entering
-            if is_open and not any(token is other for other in closed):
-                self.close(token, HistoryKind.SKIPPED, reason=reason)
-            elif token.state is TokenState.DELAYED:  # no step was entered: none is closed
-                self.out.disarmed.append((token.id, token.seq))
-        self.out.queued.clear()  # nothing that this very advance queued, called or armed survives
-        self.out.calls.clear()
-        self.out.armed.clear()
 
-    def _go_past(self, token: Token, step: Step) -> None:
-        assert step.next is not None
-        self.entering.append((token, step.next))
+def _compensate(run: AdvanceState, parent: Token, found: DoneExecution) -> None:
+    """Begin to, with what is found first."""
+    move(parent, Trigger.COMPENSATE if parent.state is TokenState.ENDED else Trigger.FORK)
+    parent.pending, parent.arrived = 1, 0
+    _begin_handler(run, parent, found)
 
-    def _newest(self, step: Step) -> DoneExecution | None:
-        """What is to be undone first. What this very advance has completed is not stored yet."""
-        taken = {completion.position for completion in self.undoes.values()}
-        for row in reversed(self.out.history):
-            each = row.item is not None
-            if (
-                row.kind is HistoryKind.COMPLETED
-                and row.step in step.undoes
-                and each is (self.definition.steps[row.step].for_each is not None)
-                and row.position not in taken
-            ):
-                output = next((given for at, given in self.out.item_outputs if at == row.position), row.output)
-                return DoneExecution(row.position, row.step, output, row.item)
-        stored = tuple(sorted(taken - {row.position for row in self.out.history}))
-        question = Question(step.undoes, self._by_item(step), taken=stored, freed=tuple(sorted(self.freed)))
-        return self._ask(question).completion
 
-    def _by_item(self, step: Step) -> tuple[int, ...]:
-        return tuple(index for index in step.undoes if self.definition.steps[index].for_each is not None)
+def _begin_handler(run: AdvanceState, parent: Token, found: DoneExecution) -> None:
+    handler = run.definition.steps[found.step].compensation
+    assert handler is not None
+    token = recorder.new_token(run, handler, parent_id=parent.id, side=parent.side)
+    run.undoes[token.id] = found
+    run.out.undone.append(CompensatedStep(found.position, token.id))
+    run.entering.append((token, handler))
 
-    def _ask(self, question: Question) -> CompletionAnswer:
-        found = self.inputs.completions.get(question)
-        if found is None:
-            raise CompletionsNeeded(question)
-        return found
+
+def close_open(run: AdvanceState, reason: str | None, culprit: Token | None) -> None:
+    """Close what is open, but for ``culprit`` and the whole that it is an item of, and forget what this advance was
+    about to do."""
+    entering = {token.id for token, _ in run.entering}
+    run.entering.clear()
+    closed = () if culprit is None else (culprit, run.whole(culprit))
+    for token in sorted(run.tokens.values(), key=lambda token: (token.item is None, token.seq)):
+        is_open = (token.is_open or run.is_map(token)) and token.id not in entering
+        if is_open and not any(token is other for other in closed):
+            recorder.close(run, token, HistoryKind.SKIPPED, reason=reason)
+        elif token.state is TokenState.DELAYED:  # no step was entered: none is closed
+            run.out.disarmed.append((token.id, token.seq))
+    run.out.queued.clear()  # nothing that this very advance queued, called or armed survives
+    run.out.calls.clear()
+    run.out.armed.clear()
+
+
+def _go_past(run: AdvanceState, token: Token, step: Step) -> None:
+    assert step.next is not None
+    run.entering.append((token, step.next))
+
+
+def _newest(run: AdvanceState, step: Step) -> DoneExecution | None:
+    """What is to be undone first. What this very advance has completed is not stored yet."""
+    taken = {completion.position for completion in run.undoes.values()}
+    for row in reversed(run.out.history):
+        each = row.item is not None
+        if (
+            row.kind is HistoryKind.COMPLETED
+            and row.step in step.undoes
+            and each is (run.definition.steps[row.step].for_each is not None)
+            and row.position not in taken
+        ):
+            output = next((given for at, given in run.out.item_outputs if at == row.position), row.output)
+            return DoneExecution(row.position, row.step, output, row.item)
+    stored = tuple(sorted(taken - {row.position for row in run.out.history}))
+    question = Question(step.undoes, _by_item(run, step), taken=stored, freed=tuple(sorted(run.freed)))
+    return _ask(run, question).completion
+
+
+def _by_item(run: AdvanceState, step: Step) -> tuple[int, ...]:
+    return tuple(index for index in step.undoes if run.definition.steps[index].for_each is not None)
+
+
+def _ask(run: AdvanceState, question: Question) -> CompletionAnswer:
+    found = run.inputs.completions.get(question)
+    if found is None:
+        raise CompletionsNeeded(question)
+    return found

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from penstock.core.advance.effect import Undoing
+from penstock.core.advance.effect import Compensation
 
 
 class DoneExecution(msgspec.Struct, frozen=True):
@@ -35,7 +35,7 @@ class CompletionAnswer(NamedTuple):
     """The answer; and how the instance is to end, if it is being undone already."""
 
     completion: DoneExecution | None
-    undoing: Undoing | None
+    undoing: Compensation | None
 
     @property
     def position(self) -> int | None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime
+from enum import Enum, auto
+from typing import Annotated, TypeVar
 
 import msgspec
 
 from penstock.core.rules.state import HistoryKind, Instance, InstanceStatus, Token
+
+T = TypeVar("T")
 
 
 class HistoryRow(msgspec.Struct, frozen=True):
@@ -150,7 +154,7 @@ class CompensatedStep(msgspec.Struct, frozen=True):
     token_id: int
 
 
-class Undoing(msgspec.Struct, frozen=True):
+class Compensation(msgspec.Struct, frozen=True):
     """How an instance ends once it is undone."""
 
     status: InstanceStatus
@@ -158,6 +162,27 @@ class Undoing(msgspec.Struct, frozen=True):
     code: str | None
     step: int | None  # that failed it
     job: bool  # whether that was a job
+
+
+class Merge(Enum):
+    """How a field of several outcomes, one after the other, becomes that of one (`core.advance.merging`). Fields that
+    share a rule from TOKENS on are merged together: what came and went in between is not written."""
+
+    FIRST = auto()  # as the first one says
+    LAST = auto()
+    ANY = auto()  # whether one says so
+    SUM = auto()
+    JOINED = auto()  # the lists, one after the other
+    MAPS = auto()
+    TOKENS = auto()
+    JOBS = auto()
+    PARKED = auto()
+    TASKS = auto()
+    TIMERS = auto()
+    SUBSCRIPTIONS = auto()
+
+
+Joined = Annotated[list[T], Merge.JOINED]
 
 
 class Effects(msgspec.Struct):
@@ -172,40 +197,41 @@ class Effects(msgspec.Struct):
     for `retry`.
     """
 
-    instance: Instance
-    ended: bool = False
-    reopened: bool = False
-    turned: bool = False  # the definition has told flow key or priority of the instance
-    dead_end: bool = False  # the last token ended without END: the instance stays active with no open step
-    inserted: list[Token] = []
-    updated: list[Token] = []
-    deleted: list[int] = []
-    queued: list[JobRef] = []
-    dequeued: list[JobRef] = []
-    released: list[ReleasedSlots] = []
-    parked: list[int] = []
-    unparked: list[int] = []
-    opened: list[TaskRef] = []
-    closed: list[TaskRef] = []
-    armed: list[Timer] = []
-    disarmed: list[tuple[int, int]] = []  # (token, seq): all timers of it
-    fired: list[Timer] = []  # one timer of an execution that stays open
-    history: list[HistoryRow] = []
-    audit: list[AuditRow] = []
-    consumed_signals: list[int] = []
-    chain: Chain | None = None
-    calls: list[ChildStart] = []
-    abandoned: list[tuple[int, int]] = []  # (token, seq): calls that wait no more, while what they started may go on
-    subscribed: list[MessageWait] = []
-    unsubscribed: list[tuple[int, int]] = []
-    received: list[int] = []  # messages that are done with
-    maps: MapEffects | None = None
-    item_outputs: list[tuple[int, bytes]] = []  # by position: of items that can be undone, and raw results
-    raw_kept: bool = False  # among them is a result that could not be mapped
-    mapped: list[int] = []  # positions of raw results that were mapped now, or are not to be any more
-    undone: list[CompensatedStep] = []
-    freed: list[int] = []  # tokens of handlers that were closed: what they were to undo, others will
-    undoing: Undoing | None = None  # it is undone from now on
-    ended_as: Undoing | None = None  # it was, and has ended
-    snapshot: list[Token] | None = None
-    steps_run: int = 0
+    instance: Annotated[Instance, Merge.LAST]
+    ended: Annotated[bool, Merge.LAST] = False
+    reopened: Annotated[bool, Merge.FIRST] = False
+    turned: Annotated[bool, Merge.ANY] = False  # the definition has told flow key or priority of the instance
+    # the last token ended without END: the instance stays active with no open step
+    dead_end: Annotated[bool, Merge.LAST] = False
+    inserted: Annotated[list[Token], Merge.TOKENS] = []
+    updated: Annotated[list[Token], Merge.TOKENS] = []
+    deleted: Annotated[list[int], Merge.TOKENS] = []
+    queued: Annotated[list[JobRef], Merge.JOBS] = []
+    dequeued: Annotated[list[JobRef], Merge.JOBS] = []
+    released: Joined[ReleasedSlots] = []
+    parked: Annotated[list[int], Merge.PARKED] = []
+    unparked: Annotated[list[int], Merge.PARKED] = []
+    opened: Annotated[list[TaskRef], Merge.TASKS] = []
+    closed: Annotated[list[TaskRef], Merge.TASKS] = []
+    armed: Annotated[list[Timer], Merge.TIMERS] = []
+    disarmed: Annotated[list[tuple[int, int]], Merge.TIMERS] = []  # (token, seq): all timers of it
+    fired: Annotated[list[Timer], Merge.TIMERS] = []  # one timer of an execution that stays open
+    history: Joined[HistoryRow] = []
+    audit: Joined[AuditRow] = []
+    consumed_signals: Joined[int] = []
+    chain: Annotated[Chain | None, Merge.LAST] = None
+    calls: Joined[ChildStart] = []
+    abandoned: Joined[tuple[int, int]] = []  # (token, seq): calls that wait no more, while what they started may go on
+    subscribed: Annotated[list[MessageWait], Merge.SUBSCRIPTIONS] = []
+    unsubscribed: Annotated[list[tuple[int, int]], Merge.SUBSCRIPTIONS] = []
+    received: Joined[int] = []  # messages that are done with
+    maps: Annotated[MapEffects | None, Merge.MAPS] = None
+    item_outputs: Joined[tuple[int, bytes]] = []  # by position: of items that can be undone, and raw results
+    raw_kept: Annotated[bool, Merge.ANY] = False  # among them is a result that could not be mapped
+    mapped: Joined[int] = []  # positions of raw results that were mapped now, or are not to be any more
+    undone: Joined[CompensatedStep] = []
+    freed: Joined[int] = []  # tokens of handlers that were closed: what they were to undo, others will
+    undoing: Annotated[Compensation | None, Merge.LAST] = None  # it is undone from now on
+    ended_as: Annotated[Compensation | None, Merge.LAST] = None  # it was, and has ended
+    snapshot: Annotated[list[Token] | None, Merge.LAST] = None
+    steps_run: Annotated[int, Merge.SUM] = 0

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from penstock.core.advance.ending import Ending
+from penstock.core.advance import ending, for_each, recorder
 from penstock.core.advance.evaluation import EvaluationFailed
 from penstock.core.advance.event import RetryRequested, StepSkipped, TokenMoved
+from penstock.core.advance.recorder import AdvanceState
 from penstock.core.graph.definition import Definition, Step, StepType
 from penstock.core.rules.state import HistoryKind, InstanceStatus, Token, change_status
 from penstock.errors import Conflict
@@ -21,96 +22,99 @@ SKIPPABLE = frozenset(
 """What does something, and leads somewhere whatever that gives."""
 
 
-class Mending(Ending):
-    """Reopens, skips and moves. Of a FAILED instance the tokens are those that its failure closed."""
+def apply_repair(run: AdvanceState, event: RetryRequested | StepSkipped | TokenMoved) -> None:
+    match event:
+        case RetryRequested():
+            reopen(run)
+        case StepSkipped():
+            skip(run, event)
+        case TokenMoved():
+            move_token(run, event)
 
-    def repair_by_hand(self, event: RetryRequested | StepSkipped | TokenMoved) -> None:
-        match event:
-            case RetryRequested():
-                self.reopen()
-            case StepSkipped():
-                self.skip(event)
-            case TokenMoved():
-                self.move_token(event)
 
-    def reopen(self, but: Collection[int] = ()) -> None:
-        """`retry`: every step that the failure closed is entered anew, gateway counts stay as they were. Of the tokens
-        ``but`` somebody else says where they go."""
-        change_status(self.instance, InstanceStatus.ACTIVE)
-        self.out.reopened = True
-        failed: list[tuple[Token, str]] = []
-        # in the old order of entry; those that were about to enter their first step had none yet
-        for token in sorted(self.tokens.values(), key=lambda token: (token.seq == 0, token.seq)):
-            self.fresh.add(token.id)
-            self.mark_changed(token)
-            if token.id in but:
-                continue
-            if token.is_open:
-                self.entering.append((token, token.step))
-                self.reentering[token.id] = token.entry
-            elif self.is_map(token):
-                try:
-                    self.resume_map(token)
-                except EvaluationFailed as error:
-                    failed.append((token, error.reason))
-        if failed:
-            self.fail(*failed[0])
+def reopen(run: AdvanceState, but: Collection[int] = ()) -> None:
+    """`retry`: every step that the failure closed is entered anew, gateway counts stay as they were. Of the tokens
+    ``but`` somebody else says where they go."""
+    change_status(run.instance, InstanceStatus.ACTIVE)
+    run.out.reopened = True
+    failed: list[tuple[Token, str]] = []
+    # in the old order of entry; those that were about to enter their first step had none yet
+    for token in sorted(run.tokens.values(), key=lambda token: (token.seq == 0, token.seq)):
+        run.fresh.add(token.id)
+        recorder.mark_changed(run, token)
+        if token.id in but:
+            continue
+        if token.is_open:
+            run.entering.append((token, token.step))
+            run.reentering[token.id] = token.entry
+        elif run.is_map(token):
+            try:
+                for_each.resume_map(run, token)
+            except EvaluationFailed as error:
+                failed.append((token, error.reason))
+    if failed:
+        ending.fail(run, *failed[0])
 
-    def skip(self, event: StepSkipped) -> None:
-        """The step counts as done, with what is given as its result; where it leads is decided as ever. One item of a
-        forEach is skipped by itself, the whole step with all of them."""
-        token = self.tokens[event.token_id]
-        failed = self.instance.status is InstanceStatus.FAILED
-        items = self.items_of(token)
-        if failed:
-            self.reopen({token.id, *(item.id for item in items)})
-        self.forget_raw(token)
-        if token.item is not None:
-            token.leaving = False
-            if failed:
-                self.begin_execution(token, self.definition.steps[token.step])
-            self.finish_item(token, HistoryKind.SKIPPED, reason=event.reason, output=event.output)
-            return
-        if self.is_map(token):
-            self.close_map(token, event.reason, closed=failed)
-        if failed:
-            self.begin_execution(token, self.definition.steps[token.step])
-            self.record(token, HistoryKind.SKIPPED, reason=event.reason, output=self.merge(token, event.output))
-        else:
-            output = self.merge(token, event.output)
-            self.close(token, HistoryKind.SKIPPED, reason=event.reason, output=output)
-        token.leaving = True
-        self.entering.append((token, token.step))
 
-    def move_token(self, event: TokenMoved) -> None:
-        """What stands there is given up, with all branches of a gateway whose token it is."""
-        token = self.tokens[event.token_id]
-        below = [branch for branch in self.tokens.values() if self._is_below(branch, token)]
-        if self.instance.status is InstanceStatus.FAILED:
-            self.reopen({token.id, *(branch.id for branch in below)})
-        else:
-            for each in sorted((token, *below), key=lambda each: each.seq):
-                if each.is_open or self.is_map(each):
-                    self.close(each, HistoryKind.SKIPPED, reason=event.reason)
-        for each in (token, *below):
-            self.forget_raw(each)
-            if self.is_map(each):
-                self.forget_map(each)
-        for branch in below:
-            self.free(branch)
-            self.remove(branch)
-        token.pending = token.arrived = 0
+def skip(run: AdvanceState, event: StepSkipped) -> None:
+    """The step counts as done, with what is given as its result; where it leads is decided as ever. One item of a
+    forEach is skipped by itself, the whole step with all of them."""
+    token = run.tokens[event.token_id]
+    failed = run.instance.status is InstanceStatus.FAILED
+    items = for_each.items_of(run, token)
+    if failed:
+        reopen(run, {token.id, *(item.id for item in items)})
+    for_each.forget_raw(run, token)
+    if token.item is not None:
         token.leaving = False
-        self.mark_changed(token)
-        self.entering.append((token, event.step))
+        if failed:
+            recorder.begin_execution(run, token, run.definition.steps[token.step])
+        ending.finish_item(run, token, HistoryKind.SKIPPED, reason=event.reason, output=event.output)
+        return
+    if run.is_map(token):
+        for_each.close_map(run, token, event.reason, closed=failed)
+    if failed:
+        recorder.begin_execution(run, token, run.definition.steps[token.step])
+        recorder.record(
+            run, token, HistoryKind.SKIPPED, reason=event.reason, output=recorder.merge(run, token, event.output)
+        )
+    else:
+        output = recorder.merge(run, token, event.output)
+        recorder.close(run, token, HistoryKind.SKIPPED, reason=event.reason, output=output)
+    token.leaving = True
+    run.entering.append((token, token.step))
 
-    def _is_below(self, branch: Token, token: Token) -> bool:
-        parent = branch.parent_id
-        while parent is not None:
-            if parent == token.id:
-                return True
-            parent = self.tokens[parent].parent_id
-        return False
+
+def move_token(run: AdvanceState, event: TokenMoved) -> None:
+    """What stands there is given up, with all branches of a gateway whose token it is."""
+    token = run.tokens[event.token_id]
+    below = [branch for branch in run.tokens.values() if _is_below(run, branch, token)]
+    if run.instance.status is InstanceStatus.FAILED:
+        reopen(run, {token.id, *(branch.id for branch in below)})
+    else:
+        for each in sorted((token, *below), key=lambda each: each.seq):
+            if each.is_open or run.is_map(each):
+                recorder.close(run, each, HistoryKind.SKIPPED, reason=event.reason)
+    for each in (token, *below):
+        for_each.forget_raw(run, each)
+        if run.is_map(each):
+            for_each.forget_map(run, each)
+    for branch in below:
+        recorder.free(run, branch)
+        recorder.remove(run, branch)
+    token.pending = token.arrived = 0
+    token.leaving = False
+    recorder.mark_changed(run, token)
+    run.entering.append((token, event.step))
+
+
+def _is_below(run: AdvanceState, branch: Token, token: Token) -> bool:
+    parent = branch.parent_id
+    while parent is not None:
+        if parent == token.id:
+            return True
+        parent = run.tokens[parent].parent_id
+    return False
 
 
 def find_mover(definition: Definition, tokens: Sequence[Token], token: Token, target: Step) -> Token:

@@ -17,10 +17,10 @@ import msgspec
 
 from penstock.core.advance.advance import Inputs, PositionsExhausted, advance
 from penstock.core.advance.completion import CompletionAnswer, CompletionsNeeded, DoneExecution, Question
-from penstock.core.advance.effect import ChildStart, Effects, HistoryRow, MapState, Timer, Undoing
+from penstock.core.advance.effect import ChildStart, Compensation, Effects, HistoryRow, MapState, Timer
 from penstock.core.advance.event import ChildEnded, Event, MessageReceived, TimerFired
-from penstock.core.advance.for_each import ItemsNeeded, RawNeeded, ResultsNeeded
-from penstock.core.advance.recorder import MAX_WORK_STEPS
+from penstock.core.advance.for_each import RawNeeded, ResultsNeeded
+from penstock.core.advance.recorder import MAX_WORK_STEPS, ItemsNeeded
 from penstock.core.expression.work import Work
 from penstock.core.graph.definition import Definition
 from penstock.core.graph.fast_path import needs_variables
@@ -84,7 +84,7 @@ class Simulation:
         self.given: dict[tuple[int, int], int] = {}  # what is for a wait
         self.for_all: set[int] = set()  # messages
         self.handlers: dict[int, int] = {}  # of what is undone, or was: the handler's token by the position
-        self.undoing: Undoing | None = None
+        self.undoing: Compensation | None = None
         self.item_outputs: dict[int, bytes] = {}  # by position
         self.chained: str | None = None
         self.dead_end = False

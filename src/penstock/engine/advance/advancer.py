@@ -25,7 +25,8 @@ from penstock.core.advance.advance import Inputs, PositionsExhausted, advance
 from penstock.core.advance.completion import CompletionsNeeded
 from penstock.core.advance.effect import ChildStart, Effects
 from penstock.core.advance.event import Event, InstanceStarted
-from penstock.core.advance.for_each import NO_ITEMS, ItemsNeeded, KeptItems, RawNeeded, ResultsNeeded
+from penstock.core.advance.for_each import NO_ITEMS, KeptItems, RawNeeded, ResultsNeeded
+from penstock.core.advance.recorder import ItemsNeeded
 from penstock.core.expression.work import LongWork, Record, Work
 from penstock.core.rules.state import Instance, Token
 from penstock.engine.advance.context_loader import Answers, ContextLoader

@@ -11,7 +11,8 @@ from contextlib import AbstractAsyncContextManager
 
 from penstock.core.advance.completion import CompletionAnswer, CompletionsNeeded, Question
 from penstock.core.advance.effect import ChildStart
-from penstock.core.advance.for_each import ItemsNeeded, KeptItems, RawNeeded, ResultsNeeded
+from penstock.core.advance.for_each import KeptItems, RawNeeded, ResultsNeeded
+from penstock.core.advance.recorder import ItemsNeeded
 from penstock.engine.definitions.definitions import CODE_CALLS_VERSION, Definitions, LoadedDefinition
 from penstock.errors import Conflict
 from penstock.store.db.connection import TrioConnection

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, cast
 
 from penstock.core.advance.completion import CompletionAnswer, DoneExecution, Question
-from penstock.core.advance.effect import Effects, Undoing
+from penstock.core.advance.effect import Compensation, Effects
 from penstock.core.rules.state import InstanceStatus
 from penstock.store.db import arrays
 from penstock.store.db.connection import TrioConnection
@@ -28,7 +28,7 @@ async def find(connection: TrioConnection, instance: int, question: Question) ->
     )
     rows = await connection.fetch(SQL["next_completion"], params)
     status, failure, code, failed_step, job, position, step, output, item = cast(Any, rows[0])
-    undoing = None if status is None else Undoing(InstanceStatus(status), failure, code, failed_step, job)
+    undoing = None if status is None else Compensation(InstanceStatus(status), failure, code, failed_step, job)
     if position is None:
         return CompletionAnswer(None, undoing)
     text, vault = cast("str | None", output), connection.vault
