@@ -26,13 +26,14 @@ class Letter(Item[int]):
 async def test_batches_leave_no_garbage_for_the_collector() -> None:
     sizes: list[int] = []
 
-    async def apply(items: list[Letter]) -> None:
-        sizes.append(len(items))
-        await trio.lowlevel.checkpoint()
-        for item in items:
-            item.answer(1)
+    class Letters(Batcher[Letter]):
+        async def apply_batch(self, items: list[Letter]) -> None:
+            sizes.append(len(items))
+            await trio.lowlevel.checkpoint()
+            for item in items:
+                item.answer(1)
 
-    batcher: Batcher[Letter] = Batcher("letters", apply, max_items=10, max_queue_items=10)
+    batcher = Letters("letters", max_items=10, max_queue_items=10)
     gone: list[int] = []
     gc.collect()
     gc.disable()
@@ -54,13 +55,14 @@ async def test_a_cancelled_queue_finishes_its_batch_and_begins_no_other() -> Non
     seen: list[Any] = []
     go_on = trio.Event()
 
-    async def apply(items: list[Letter]) -> None:
-        await go_on.wait()
-        seen.append([item.deadline for item in items])
-        for item in items:
-            item.answer(len(seen))
+    class Letters(Batcher[Letter]):
+        async def apply_batch(self, items: list[Letter]) -> None:
+            await go_on.wait()
+            seen.append([item.deadline for item in items])
+            for item in items:
+                item.answer(len(seen))
 
-    batcher: Batcher[Letter] = Batcher("letters", apply, max_items=1, max_queue_items=10)
+    batcher = Letters("letters", max_items=1, max_queue_items=10)
     async with trio.open_nursery() as nursery:
         await nursery.start(batcher.run)
         first = Letter([])

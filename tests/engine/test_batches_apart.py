@@ -103,18 +103,17 @@ async def test_what_moved_is_not_applied_by_its_old_batch_too(driver: Driver) ->
     moved, other = Item[None](), Item[None]()
     applied: list[list[Item[None]]] = []
 
-    async def apply(_: TrioConnection, items: list[Item[None]], again: bool) -> None:
-        applied.append(list(items))
-        moved.move()
-        moved.moved, moved.batch = False, [moved]  # the other queue has begun with it
-        other.answer(None)
-        if len(applied) > 1:
-            moved.answer(None)
+    class Moving(GroupCommitQueue[Item[None]]):
+        async def apply(self, connection: TrioConnection, items: list[Item[None]], again: bool) -> None:
+            applied.append(list(items))
+            moved.move()
+            moved.moved, moved.batch = False, [moved]  # the other queue has begun with it
+            other.answer(None)
+            if len(applied) > 1:
+                moved.answer(None)
 
     engine = driver.engine
-    commit_queue: GroupCommitQueue[Item[None]] = GroupCommitQueue(
-        "test", engine.database, engine.settings, engine.metrics, apply
-    )
+    commit_queue = Moving("test", engine.database, engine.settings, engine.metrics)
     moved.batch = other.batch = [moved, other]
     await commit_queue.apply_batch([moved, other])
     assert applied == [[moved, other]]

@@ -13,17 +13,15 @@ from penstock.engine.group_commit.item import Item
 COMMIT_S = 0.001
 
 
-class Applied:
+class Applied(Batcher[Item[None]]):
     """A queue over nothing: each batch takes so long. ``batches``: when each began and how many were in it."""
 
     def __init__(self, *, gathers: bool = True, takes_s: float = COMMIT_S) -> None:
         self.batches: list[tuple[float, int]] = []
         self.takes_s = takes_s
-        self.queue: Batcher[Item[None]] = Batcher(
-            "test", self._apply, max_items=500, max_queue_items=1_000, gathers=gathers
-        )
+        super().__init__("test", max_items=500, max_queue_items=1_000, gathers=gathers)
 
-    async def _apply(self, items: list[Item[None]]) -> None:
+    async def apply_batch(self, items: list[Item[None]]) -> None:
         self.batches.append((trio.current_time(), len(items)))
         await trio.sleep(self.takes_s)
         for item in items:
@@ -33,7 +31,7 @@ class Applied:
         """So many callers, one after the other or at once; until all are answered."""
         async with trio.open_nursery() as nursery:
             for _ in range(count):
-                nursery.start_soon(self.queue.submit, Item[None]())
+                nursery.start_soon(self.submit, Item[None]())
                 if apart_s:
                     await trio.sleep(apart_s)
 
@@ -47,7 +45,7 @@ class Applied:
 @pytest.fixture
 async def applied(nursery: trio.Nursery) -> Applied:
     made = Applied()
-    await nursery.start(made.queue.run)
+    await nursery.start(made.run)
     return made
 
 
@@ -58,7 +56,7 @@ async def test_who_comes_back_one_by_one_goes_together(
     await applied.come(10, COMMIT_S / 20)
     assert [count for _, count in applied.batches] == [10, 9, 1], "nine are enough, and the last comes behind them"
     plain = Applied(gathers=False)
-    await nursery.start(plain.queue.run)
+    await nursery.start(plain.run)
     await plain.come(10)
     await plain.come(10, COMMIT_S / 20)
     assert [count for _, count in plain.batches] == [10, 1, 9]
@@ -100,9 +98,9 @@ async def test_a_batch_that_is_large_enough_does_not_wait(
 async def test_what_is_gathered_is_applied_when_the_flusher_ends(autojump_clock: trio.testing.MockClock) -> None:
     made, item = Applied(), Item[None]()
     async with trio.open_nursery() as nursery:
-        await nursery.start(made.queue.run)
+        await nursery.start(made.run)
         await made.come(8)
-        made.queue.submit_nowait(item)
+        made.submit_nowait(item)
         await trio.testing.wait_all_tasks_blocked()
         assert not item.settled, "it waits for others"
         nursery.cancel_scope.cancel()

@@ -117,10 +117,8 @@ async def test_others_are_served_while_one_is_evaluated(driver: Driver) -> None:
 
 
 async def waiting(driver: Driver, count: int) -> bool:
-    """Whether so many items are with the long lanes."""
-    queued = [
-        commit_queue.batcher.statistics() for commit_queue in (driver.engine.full_path.long, driver.engine.starts.long)
-    ]
+    """Whether so many items are with the long group-commit queues."""
+    queued = [commit_queue.statistics() for commit_queue in (driver.engine.full_path.long, driver.engine.starts.long)]
     return sum(each.waiting + (each.batch_age_s is not None) for each in queued) == count
 
 
@@ -145,7 +143,7 @@ async def test_more_than_may_wait_are_refused(make_driver: MakeDriver) -> None:
 
 
 async def evaluating(driver: Driver) -> bool:
-    found = driver.engine.starts.long.batcher.statistics()
+    found = driver.engine.starts.long.statistics()
     return found.waiting == 0 and found.batch_age_s is not None
 
 
@@ -345,5 +343,5 @@ async def test_what_waits_holds_no_large_variables(driver: Driver) -> None:
         for _ in range(3):
             nursery.start_soon(driver.start, "long", {"n": 1, "much": "x" * 300_000})
         await wait_until(lambda: waiting(driver, 3))
-        assert [item.case for item in driver.engine.starts.long.batcher._queue] == [None, None]
+        assert [item.case for item in driver.engine.starts.long._queue] == [None, None]
     assert driver.rows("SELECT count(*) FROM instance") == [(3,)]

@@ -16,13 +16,15 @@ import pytest
 import trio
 
 from penstock.engine.instances.batches import BatchStart
-from penstock.engine.repair.migrations import MigrationRequest
-from penstock.engine.repair.repair import StepSkip, TokenMove
 from penstock.runtime.supervise import forever
+from penstock.store.db.database import AWAY
 from penstock.testing.definitions import Json, definition, end, fork, linear, service, step
+from penstock.wire.attention import AcknowledgeBody
+from penstock.wire.edits import MigrationRequest, StepSkip, TokenMove
 from penstock.wire.model import Job, StartRequest
 from penstock.wire.schedule import ScheduleSpec
 from penstock.wire.start import Debounce, Dedupe, Throttle
+from tests.engine import runs
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, variables_of
 from tests.store.proxy import Proxy
@@ -377,6 +379,42 @@ async def test_a_message_that_gets_there(cut_driver: Driver, proxy: Proxy, commi
     await cut_driver.due()
     assert await cut_driver.status(instance) == "COMPLETED"
     assert cut_driver.rows("SELECT id FROM message") == []
+
+
+@pytest.mark.parametrize("payload", [None, b'"new"'], ids=["dropped", "corrected"])
+async def test_a_rejected_message(cut_driver: Driver, proxy: Proxy, committed: bool, payload: bytes | None) -> None:
+    """It is dropped or corrected once."""
+    run = await runs.begin(cut_driver)
+    await cut_driver.engine.runs.send(run.instance_id, "go", b"1")
+    [message] = (await runs.read(cut_driver, run.run_lease)).records
+    at = f"{message.pos:x}"
+    wait = {"path": "/0", "kind": "receive", "name": "go", "as_of": at, "rejected": [{"pos": at}]}
+    assert await cut_driver.engine.journal.park(
+        run.run_lease, mail=1, due_at=None, branches=msgspec.json.encode([wait])
+    )
+    resolve = partial(cut_driver.engine.runs.resolve_message, run.instance_id, at, payload, note=MARK)
+    await losing(proxy, committed, resolve)
+    records = (await runs.read(cut_driver, run.run_lease)).records
+    text = None if payload is None else payload.decode()
+    assert [(each.kind, each.path, each.payload) for each in records[1:]] == [(14, at, text)]
+    kind = "MESSAGE_DROPPED" if payload is None else "MESSAGE_CORRECTED"
+    assert cut_driver.rows("SELECT detail FROM audit WHERE kind = %s", kind) == [(f"go: {MARK}",)]
+
+
+async def test_an_acknowledgement(cut_driver: Driver, proxy: Proxy, committed: bool) -> None:
+    """Who asks is told that nobody knows, and may ask again."""
+    overview, body = cut_driver.engine.overview, AcknowledgeBody(1)
+    await overview.acknowledge("cause:other", body)  # the first of all has a COMMIT of its own, for the version
+    await overview.withdraw("cause:other")
+    cut = proxy.cut_at(b"COMMIT" if committed else MARK.encode(), committed=committed)
+    with trio.fail_after(60), pytest.raises(AWAY):
+        await overview.acknowledge(f"cause:{MARK}", body)
+    assert cut.done.is_set()
+    assert cut_driver.rows("SELECT key FROM acknowledged") == [(f"cause:{MARK}",)] * committed
+    await overview.acknowledge(f"cause:{MARK}", body)
+    assert cut_driver.rows("SELECT key, count FROM acknowledged") == [(f"cause:{MARK}", 1)]
+    await overview.withdraw(f"cause:{MARK}")
+    assert cut_driver.rows("SELECT key FROM acknowledged") == []
 
 
 async def test_a_skip(cut_driver: Driver, proxy: Proxy, committed: bool) -> None:

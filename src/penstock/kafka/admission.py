@@ -54,15 +54,7 @@ class Admission:
         wanted, deadline_s = self._settings.outbox_batch_size, self._settings.dispatch_timeout_seconds
         cursor, after = self._fairness_order.cursor(name), self._fairness_order.after(name)
         scan, count = await store.admit(connection, job_type, wanted, cursor, keys_max, deadline_s, after)
-        self._fairness_order.note(
-            name,
-            cursor=scan.cursor,
-            found=count,
-            more=scan.more(keys_max),
-            retry_s=scan.retry_s,
-            took_s=trio.current_time() - started,
-            ended_at=scan.ended_at,
-        )
+        self._fairness_order.note(name, scan, count, keys_max=keys_max, took_s=trio.current_time() - started)
         left = wanted - count
         keys = self._fairness_order.take_hints(name, keys_max) if left > 0 and scan.visited >= keys_max else []
         if not keys:

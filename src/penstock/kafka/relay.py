@@ -93,7 +93,7 @@ class Relay:
         self._metrics = engine.metrics
         self._producer = producer
         self._leadership = leadership
-        self._inline: dict[int, None] = {}  # job types that may have rows, in turn
+        self._may_have_rows: dict[int, None] = {}  # job types that may have rows, in turn
         self._names: dict[int, str] = {}
         self._low_water_marks: dict[int, int] = {}  # by job type; those without one are looked at from the start
         self._recorder = AttemptRecorder(engine.settings)
@@ -114,7 +114,7 @@ class Relay:
         """Rows of these job types were committed; without any: of some."""
         known = self._engine.definitions.job_type_ids
         found = [known.get(name) for name in job_types]
-        self._inline.update((id, None) for id in found if id is not None)
+        self._may_have_rows.update((id, None) for id in found if id is not None)
         if not found or None in found:
             self._scan = 0.0
         self._wake.set()
@@ -189,7 +189,7 @@ class Relay:
         if not types:
             return NOTHING, []
         for job_type in types:  # a hint that comes while we look puts its type back
-            del self._inline[job_type]
+            del self._may_have_rows[job_type]
         per_type = max(1, limit // len(types))
         try:
             scan, records = await self._take(
@@ -369,10 +369,10 @@ class Relay:
             self._published.clear()
 
     def _next_types(self, limit: int) -> list[int]:
-        return list(islice((job_type for job_type in self._inline if not self._troubles.has(job_type)), limit))
+        return list(islice((job_type for job_type in self._may_have_rows if not self._troubles.has(job_type)), limit))
 
     def _put_back(self, job_types: Iterable[int]) -> None:
-        self._inline.update(dict.fromkeys(job_types))
+        self._may_have_rows.update(dict.fromkeys(job_types))
 
     # -- trouble
 

@@ -59,17 +59,7 @@ class FullPath(GroupCommitQueue[Command]):
         definitions: Definitions,
         transactions: Transactions,
     ) -> None:
-        super().__init__(
-            "full path",
-            database,
-            settings,
-            metrics,
-            self._batch,
-            find_held=self.find_locked_elsewhere,
-            key=lambda item: item.instance,
-            per_key=PER_INSTANCE_MAX,
-            label="full_path",
-        )
+        super().__init__("full path", database, settings, metrics, per_key=PER_INSTANCE_MAX, label="full_path")
         self._variables_max_bytes = settings.instance_variables_max_bytes
         self._definitions = definitions
         self._transactions = transactions
@@ -77,11 +67,14 @@ class FullPath(GroupCommitQueue[Command]):
         self._notes = LeftNotes()
         self.long: LongPath[Command] = LongPath("long full path", settings, transactions.advancer, self.apply_batch)
 
+    def key(self, item: Command) -> object:
+        return item.instance
+
     async def find_locked_elsewhere(self, connection: TrioConnection, items: list[Command]) -> list[Command]:
         held = await store.instances_locked_elsewhere(connection, [item.instance for item in items])
         return [item for item in items if item.instance in held]
 
-    async def _batch(self, connection: TrioConnection, items: list[Command], again: bool) -> None:
+    async def apply(self, connection: TrioConnection, items: list[Command], again: bool) -> None:
         with self._metrics.db_transaction_seconds["wide"].time():
             await self._transact(connection, items, again)
 

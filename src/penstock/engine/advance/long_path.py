@@ -7,7 +7,7 @@ One at a time, so that they hold up nobody but each other.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, TypeVar
 
 import trio
 
@@ -23,20 +23,18 @@ TRIES_MAX: Final = 3
 I = TypeVar("I", bound=LongItem[Any])  # noqa: E741 - an item
 
 
-class LongPath(Generic[I]):
+class LongPath(Batcher[I]):
     """A queue beside another one. ``apply`` settles an item, lets it stand aside, or gives it to `take_over` again."""
 
     def __init__(
         self, name: str, settings: Settings, advancer: Advancer, apply: Callable[[list[I]], Awaitable[None]]
     ) -> None:
+        super().__init__(name, max_items=1, max_queue_items=settings.long_queue_max_items)
         self._advancer = advancer
         self._apply = apply
         self._wait_s = settings.outage_wait_seconds
         self._mine: I | None = None
         self._waiting: dict[object, I] = {}
-        self.batcher: Batcher[I] = Batcher(
-            name, self._evaluate, max_items=1, max_queue_items=settings.long_queue_max_items
-        )
 
     def take_over(self, item: I) -> None:
         """An attempt took too long: the item is not the caller's any more."""
@@ -49,12 +47,12 @@ class LongPath(Generic[I]):
         if twin is not item:
             return  # nobody waits for this one: it comes again when the other one is done and it is still due
         try:
-            self.batcher.submit_nowait(item)
+            self.submit_nowait(item)
         except PenstockError as error:
             del self._waiting[item.same_as]
             item.refuse(error)
 
-    async def _evaluate(self, items: list[I]) -> None:
+    async def apply_batch(self, items: list[I]) -> None:
         for item in items:
             self._mine = item
             try:

@@ -169,19 +169,19 @@ class Transaction:
         token.lease_until = self.now + timedelta(seconds=min(waiter.lease_s, token.timeout_s or waiter.lease_s))
         self._deliveries.append(
             Delivery(
-                waiter,
-                loaded,
-                instance,
-                token.id,
-                token.seq,
-                token.entry_id,
-                token.step,
-                token.attempt,
-                token.failures,
-                token.entered_at,
-                self.now,
-                token.lease_until,
-                business_key,
+                waiter=waiter,
+                loaded=loaded,
+                instance=instance,
+                token=token.id,
+                seq=token.seq,
+                entry=token.entry_id,
+                step=token.step,
+                attempt=token.attempt,
+                failures=token.failures,
+                entered_at=token.entered_at,
+                claimed_at=self.now,
+                lease_until=token.lease_until,
+                business_key=business_key,
             )
         )
 

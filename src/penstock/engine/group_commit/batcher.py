@@ -10,8 +10,9 @@ database.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import trio
@@ -61,21 +62,17 @@ class Batcher(Generic[I]):
     def __init__(
         self,
         name: str,
-        apply: Callable[[list[I]], Awaitable[None]],
         *,
         max_items: int,
         max_queue_items: int,
-        key: Callable[[I], object] | None = None,
-        per_key: int = 1,
+        per_key: int = 0,
         on_batch: Callable[[int], None] | None = None,
         within_s: float = 0.0,
         gathers: bool = False,
     ) -> None:
         self.name = name
-        self._apply = apply
         self._max_items = max_items
         self._max_queue_items = max_queue_items
-        self._key = key
         self._per_key = per_key
         self._within_s = within_s
         self._on_batch = on_batch
@@ -94,6 +91,15 @@ class Batcher(Generic[I]):
         self._applying: list[I] = []  # that batch
         self._retried_at: float | None = None  # of the batch of those aside that is being applied
         self._retrying: list[I] = []  # that batch
+
+    @abstractmethod
+    async def apply_batch(self, items: list[I]) -> None:
+        """Settle every item, set it aside, or give it to another queue. What it raises ends the process (all operating
+        errors are answers)."""
+
+    def key(self, item: I) -> object:
+        """What may occur only ``per_key`` times in a batch (the token, the instance)."""
+        return id(item)
 
     def submit_nowait(self, item: I, *, within_s: float | None = None, now: float | None = None) -> None:
         """Queue an item. ``within_s``: for so long an outage or a row is waited for, if not as long as in general;
@@ -178,7 +184,7 @@ class Batcher(Generic[I]):
     async def _apply_together(self, batch: list[I]) -> None:
         for item in batch:
             item.batch = batch
-        await self._apply(batch)
+        await self.apply_batch(batch)
         for item in batch:
             if item.batch is batch:
                 item.batch = None  # each knows the other: garbage that only the collector would find
@@ -228,16 +234,16 @@ class Batcher(Generic[I]):
 
     def _take(self) -> list[I]:
         queue = self._queue
-        if self._key is None:
+        if not self._per_key:
             return [queue.popleft() for _ in range(min(len(queue), self._max_items))]
         taken: list[I] = []
         times: dict[object, int] = {}
         later: list[I] = []
         lock_waiting = (*self._lock_waiting, *self._retrying)
-        held = {self._key(item) for item in lock_waiting} if lock_waiting else ()
+        held = {self.key(item) for item in lock_waiting} if lock_waiting else ()
         while queue and len(taken) < self._max_items:
             item = queue.popleft()
-            key = self._key(item)
+            key = self.key(item)
             if key in held:
                 self.let_wait_for_locks([item])
             elif (before := times.get(key, 0)) == self._per_key:
@@ -253,7 +259,7 @@ class Batcher(Generic[I]):
         taken: dict[object, I] = {}
         for _ in range(len(self._lock_waiting)):
             item = self._lock_waiting.popleft()
-            key = id(item) if self._key is None else self._key(item)
+            key = self.key(item)
             if len(taken) == self._max_items or taken.setdefault(key, item) is not item:
                 self._lock_waiting.append(item)
         for item in taken.values():

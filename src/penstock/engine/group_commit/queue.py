@@ -18,7 +18,8 @@ operating error. Must not know what the items are, nor SQL. Cancelling `submit` 
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from abc import abstractmethod
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Final, Protocol, TypeVar
@@ -66,9 +67,6 @@ NEEDED_BY_ALL: Final = ("token", "instance", "ready", "history")
 
 
 I = TypeVar("I", bound=Item[Any])  # noqa: E741 - an item with any answer
-Apply = Callable[[TrioConnection, list[I], bool], Awaitable[None]]
-FindHeld = Callable[[TrioConnection, list[I]], Awaitable[list[I]]]
-Look = Callable[[TrioConnection, list[I]], Awaitable[None]]
 
 STOPPING_REASON = "the engine is shutting down"
 LOCKED_ELSEWHERE_REASON = "another transaction holds what the call needs; try again"
@@ -118,24 +116,15 @@ class GroupCommitQueue(Batcher[I]):
         database: Database,
         settings: Settings,
         metrics: Metrics,
-        apply: Apply[I],
         *,
-        find_held: FindHeld[I] | None = None,
-        look: Look[I] | None = None,
-        undo: Callable[[list[I]], None] | None = None,
-        key: Callable[[I], object] | None = None,
-        per_key: int = 1,
+        per_key: int = 0,
         label: str | None = None,
-        divide: Callable[[list[I]], list[list[I]]] | None = None,
-        finish: Callable[[list[I]], None] | None = None,
         gathers: bool = False,
     ) -> None:
         super().__init__(
             name,
-            self.apply_batch,
             max_items=settings.batch_max_items,
             max_queue_items=settings.batch_queue_max_items,
-            key=key,
             per_key=per_key,
             on_batch=None if label is None else metrics.batch_items[label].observe,
             within_s=settings.outage_wait_seconds,
@@ -143,18 +132,37 @@ class GroupCommitQueue(Batcher[I]):
         )
         self._database = database
         self._metrics = metrics
-        self._apply_in = apply
-        self.find_locked_elsewhere = find_held
-        self._look = look
-        self.roll_back = undo
-        self._divide_batch = divide
-        self._finish = finish
         self._in_doubt: list[Committable] = []
         self._late = metrics.calls_late[name]
         self.locked: frozenset[str] = frozenset()
         """Tables that others hold against writers, as a batch that was refused for a lock saw it. As long as there are
         any each batch looks again. What needs none of them does without; the rest stands aside."""
         self._away_at = -math.inf  # when a statement failed last, as the database is away
+
+    # -- what a subclass says
+
+    @abstractmethod
+    async def apply(self, connection: TrioConnection, items: list[I], again: bool) -> None:
+        """Settle items. ``again`` tells that an earlier try may have been committed."""
+
+    async def find_locked_elsewhere(self, connection: TrioConnection, items: list[I]) -> list[I]:
+        """Return those whose rows other transactions hold now."""
+        return []
+
+    async def look(self, connection: TrioConnection, items: list[I]) -> None:
+        """Answer those of which is seen that an earlier try applied them; what is seen is on the standby, too."""
+
+    def roll_back(self, items: list[I]) -> None:
+        """Give up what a try reserved that was surely rolled back."""
+
+    def divide(self, items: list[I]) -> list[list[I]]:
+        """Several batches of one, which are applied one after the other."""
+        return [items]
+
+    def finish(self, items: list[I]) -> None:
+        """A batch is over, however it went."""
+
+    # -- batches
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """As `Batcher.run`; who waits in or behind a batch that takes long is answered by its deadline."""
@@ -175,11 +183,10 @@ class GroupCommitQueue(Batcher[I]):
     async def apply_batch(self, items: list[I]) -> None:
         """Apply a batch; every item is settled then, stands aside or is with another queue."""
         try:
-            for part in [items] if self._divide_batch is None else self._divide_batch(items):
+            for part in self.divide(items):
                 await self.apply_safely(part)
         finally:
-            if self._finish is not None:
-                self._finish(items)
+            self.finish(items)
             if self._in_doubt:
                 self._abandon(items)
 
@@ -253,12 +260,10 @@ class GroupCommitQueue(Batcher[I]):
 
     async def _apply_or_roll_back(self, connection: TrioConnection, items: list[I], again: bool) -> None:
         try:
-            await self._apply_in(connection, items, again)
+            await self.apply(connection, items, again)
         except BaseException as error:
             # in doubt, reservations are kept: whether their jobs were leased is looked up at the next try
-            if self.roll_back is not None and (
-                not isinstance(error, AWAY) or (isinstance(error, LOCKED) and not again)
-            ):
+            if not isinstance(error, AWAY) or (isinstance(error, LOCKED) and not again):
                 self.roll_back(items)
             raise
 
@@ -302,8 +307,7 @@ class GroupCommitQueue(Batcher[I]):
                 await transaction.carry_out(connection)
             else:
                 transaction.give_up()
-        if self._look is not None:
-            await self._look(connection, items)
+        await self.look(connection, items)
 
     def _abandon(self, items: list[I]) -> None:
         """Nobody asks any more what became of the transactions of these items, unless others of theirs stand aside."""
@@ -318,8 +322,6 @@ class GroupCommitQueue(Batcher[I]):
     async def _leave_locked_elsewhere(self, connection: TrioConnection, items: list[I], again: bool) -> list[I]:
         """Let those stand aside whose rows others hold; the rest."""
         await self.find_locked_table(connection)
-        if self.find_locked_elsewhere is None:
-            return items
         self.wait_for_locks(await self.find_locked_elsewhere(connection, items), again)
         return [item for item in items if not (item.settled or item.lock_waiting)]
 

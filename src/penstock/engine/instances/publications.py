@@ -87,12 +87,16 @@ class Publications(GroupCommitQueue[PublishItem]):
     def __init__(
         self, database: Database, settings: Settings, metrics: Metrics, full_path: FullPath, timers: Timers
     ) -> None:
-        super().__init__("publish", database, settings, metrics, self._batch, key=_key)
+        super().__init__("publish", database, settings, metrics, per_key=1)
         self.kept = StoredMessages(settings)
         self._full_path = full_path
         self._timers = timers
 
-    async def _batch(self, connection: TrioConnection, items: list[PublishItem], again: bool) -> None:
+    def key(self, item: PublishItem) -> object:
+        """Of two with one id the second has to see the first."""
+        return item.message.message_id or item
+
+    async def apply(self, connection: TrioConnection, items: list[PublishItem], again: bool) -> None:
         asked: dict[Address, int] = {}
         for item in items:
             asked[item.address] = asked.get(item.address, 0) + (RECEIVERS_MAX + 1 if item.message.for_all else 1)
@@ -153,11 +157,6 @@ class Publications(GroupCommitQueue[PublishItem]):
         if kept:
             self.kept.add(len(item.message.body))
         return Publication(item.message.id, [receiver for _, receiver in item.planned], going, kept)
-
-
-def _key(item: PublishItem) -> object:
-    """Of two with one id the second has to see the first."""
-    return item.message.message_id or item
 
 
 def _decide(

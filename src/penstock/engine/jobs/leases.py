@@ -19,7 +19,7 @@ from penstock.engine.requests.ids import show_instance, show_job
 from penstock.errors import PenstockError, TooManyRequests, Unavailable
 from penstock.log.log import get_logger
 from penstock.settings import Settings
-from penstock.store.db.database import Database
+from penstock.store.db.database import LOCKED, Database, locked_tables
 from penstock.store.rows import jobs as store
 from penstock.store.rows import journal as journal_store
 from penstock.store.rows.jobs import Expired, JobKey

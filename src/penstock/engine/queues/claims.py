@@ -94,9 +94,7 @@ class Claims(GroupCommitQueue[ClaimItem]):
         releases: Releases,
         queues: Queues,
     ) -> None:
-        super().__init__(
-            "poll", database, settings, metrics, self._claim, divide=groups_by_types, label="claim", gathers=True
-        )
+        super().__init__("poll", database, settings, metrics, label="claim", gathers=True)
         self._seconds = metrics.db_transaction_seconds["claim"].distribution
         self._settings = settings
         self._definitions = definitions
@@ -120,7 +118,10 @@ class Claims(GroupCommitQueue[ClaimItem]):
         self.fairness_order.open(job_types)
         self.fairness_order.reassign_again(job_types)
 
-    async def _claim(self, connection: TrioConnection, items: list[ClaimItem], again: bool) -> None:
+    def divide(self, items: list[ClaimItem]) -> list[list[ClaimItem]]:
+        return groups_by_types(items)
+
+    async def apply(self, connection: TrioConnection, items: list[ClaimItem], again: bool) -> None:
         waiters = [item.waiter for item in items]
         types = list(dict.fromkeys(chain.from_iterable([waiter.types for waiter in waiters])))
         keyed = self._queues.keyed
@@ -224,15 +225,7 @@ class Claims(GroupCommitQueue[ClaimItem]):
         if done is None:
             return 0
         scan, found, wanted = done
-        self.fairness_order.note(
-            name,
-            cursor=scan.cursor,
-            found=found,
-            more=scan.more(keys_max),
-            retry_s=scan.retry_s,
-            took_s=trio.current_time() - started,
-            ended_at=scan.ended_at,
-        )
+        self.fairness_order.note(name, scan, found, keys_max=keys_max, took_s=trio.current_time() - started)
         queue = self._queues.queue_of(name)
         if queue is not None:
             self._metrics.observe_flow_claim(queue, blocked=scan.blocked, throttled=scan.retry_s is not None)
@@ -342,19 +335,19 @@ class Claims(GroupCommitQueue[ClaimItem]):
             waiter, loaded = plan.holders[row.job_type, row.ordinal], loaded_by_key[row.definition]
             deliveries.append(
                 Delivery(
-                    waiter,
-                    loaded,
-                    row.instance,
-                    row.token,
-                    row.seq,
-                    row.entry,
-                    row.step,
-                    row.attempt,
-                    row.failures,
-                    row.entered_at,
-                    row.claimed_at,
-                    row.lease_until,
-                    row.business_key,
+                    waiter=waiter,
+                    loaded=loaded,
+                    instance=row.instance,
+                    token=row.token,
+                    seq=row.seq,
+                    entry=row.entry,
+                    step=row.step,
+                    attempt=row.attempt,
+                    failures=row.failures,
+                    entered_at=row.entered_at,
+                    claimed_at=row.claimed_at,
+                    lease_until=row.lease_until,
+                    business_key=row.business_key,
                 )
             )
             found = remembered.get(row.token) if row.variables is None else row.variables.encode()

@@ -49,6 +49,7 @@ class Delivery:
 
     def __init__(
         self,
+        *,
         waiter: Waiter,
         loaded: LoadedDefinition,
         instance: int,

@@ -78,20 +78,7 @@ class FastPath(GroupCommitQueue[FastCompletion]):
         fold: Callable[[int], None],
         ends: Ends,
     ) -> None:
-        super().__init__(
-            "complete",
-            database,
-            settings,
-            metrics,
-            self._batch,
-            find_held=find_jobs_locked_elsewhere,
-            look=self._find_lost,
-            undo=self._give_up,
-            key=lambda item: item.job.token,
-            label="fast_path",
-            finish=self._batch_over,
-            gathers=True,
-        )
+        super().__init__("complete", database, settings, metrics, per_key=1, label="fast_path", gathers=True)
         self._seconds = metrics.db_transaction_seconds["complete"].distribution
         self._tasks, self._ended = metrics.steps_executed["SERVICE_TASK"].number, metrics.steps_executed["END"].number
         self._to_outbox = settings.through_kafka
@@ -101,10 +88,21 @@ class FastPath(GroupCommitQueue[FastCompletion]):
         self._ends = ends
         self._notes = LeftNotes()
 
-    def _batch_over(self, items: list[FastCompletion]) -> None:
+    def key(self, item: FastCompletion) -> object:
+        return item.job.token
+
+    async def find_locked_elsewhere(
+        self, connection: TrioConnection, items: list[FastCompletion]
+    ) -> list[FastCompletion]:
+        return await find_jobs_locked_elsewhere(connection, items)
+
+    def roll_back(self, items: list[FastCompletion]) -> None:
+        self._give_up(items)
+
+    def finish(self, items: list[FastCompletion]) -> None:
         self._give_up([item for item in items if item.batch is items])  # not those that stand aside, or did
 
-    async def _batch(self, connection: TrioConnection, items: list[FastCompletion], again: bool) -> None:
+    async def apply(self, connection: TrioConnection, items: list[FastCompletion], again: bool) -> None:
         items.sort(key=lambda item: item.job.lock_order)
         if self.locked:
             items = await self._leave_keyed(connection, items, again)
@@ -139,7 +137,7 @@ class FastPath(GroupCommitQueue[FastCompletion]):
         if deliveries:
             await self._polls.deliveries.deliver_all(connection, deliveries, known)
         if refused and again:  # the earlier try may have been committed just now: ours waited for its row locks
-            await self._find_lost(connection, refused)
+            await self.look(connection, refused)
             refused = [item for item in refused if not item.settled]
         if refused:
             await self._decide(connection, refused)
@@ -161,19 +159,17 @@ class FastPath(GroupCommitQueue[FastCompletion]):
                 item.waiter = self._polls.waiters.reserve(plan.next_job_type)
             waiter = item.waiter
             rows.append(
-                store.fast_item(
-                    (
-                        item.job.token,
-                        item.job.seq,
-                        item.call.attempt,
-                        item.call.worker,
-                        plan.ends,
-                        plan.next_step,
-                        item.loaded.job_types[plan.next_step],
-                        None if waiter is None else waiter.worker,
-                        None if waiter is None else waiter.lease_s,
-                        item.output,
-                    )
+                FastItem(
+                    token=item.job.token,
+                    seq=item.job.seq,
+                    attempt=item.call.attempt,
+                    worker=item.call.worker,
+                    ends=plan.ends,
+                    next_step=plan.next_step,
+                    next_type=item.loaded.job_types[plan.next_step],
+                    direct_to=None if waiter is None else waiter.worker,
+                    lease_s=None if waiter is None else waiter.lease_s,
+                    output=item.output,
                 )
             )
         began = perf_counter()
@@ -242,7 +238,7 @@ class FastPath(GroupCommitQueue[FastCompletion]):
             if decision is not FenceDecision.APPLY or item.tries >= TRIES_MAX:
                 item.answer(decision)
 
-    async def _find_lost(self, connection: TrioConnection, items: list[FastCompletion]) -> None:
+    async def look(self, connection: TrioConnection, items: list[FastCompletion]) -> None:
         """An earlier try may have been committed: jobs that it dispatched directly are found under their new execution.
 
         That execution has to follow from this very completion. Another attempt may have come in between, and the worker
@@ -268,17 +264,17 @@ class FastPath(GroupCommitQueue[FastCompletion]):
 
 def _hand_over(item: FastCompletion, waiter: Waiter, seq: int, entered_at: datetime, lease_until: datetime) -> Delivery:
     return Delivery(
-        waiter,
-        item.loaded,
-        item.job.instance,
-        item.job.token,
-        seq,
-        seq,
-        item.plan.next_step,
-        1,
-        0,
-        entered_at,
-        entered_at,
-        lease_until,
-        item.business_key,
+        waiter=waiter,
+        loaded=item.loaded,
+        instance=item.job.instance,
+        token=item.job.token,
+        seq=seq,
+        entry=seq,
+        step=item.plan.next_step,
+        attempt=1,
+        failures=0,
+        entered_at=entered_at,
+        claimed_at=entered_at,
+        lease_until=lease_until,
+        business_key=item.business_key,
     )

@@ -41,17 +41,16 @@ class Heartbeats(GroupCommitQueue[HeartbeatCall]):
     """Extends leases, and keeps what their holders know of them in the lease book."""
 
     def __init__(self, database: Database, settings: Settings, metrics: Metrics, leases: LeaseBook) -> None:
-        super().__init__(
-            "heartbeat",
-            database,
-            settings,
-            metrics,
-            self._extend,
-            find_held=find_jobs_locked_elsewhere,
-            key=lambda item: item.job.token,
-            label="heartbeat",
-        )
+        super().__init__("heartbeat", database, settings, metrics, per_key=1, label="heartbeat")
         self._leases = leases
+
+    def key(self, item: HeartbeatCall) -> object:
+        return item.job.token
+
+    async def find_locked_elsewhere(
+        self, connection: TrioConnection, items: list[HeartbeatCall]
+    ) -> list[HeartbeatCall]:
+        return await find_jobs_locked_elsewhere(connection, items)
 
     def _watch(self, row: store.Extended, ends_at: float) -> None:
         """Also leases that another engine granted, or that had ended here: who extended it last watches it."""
@@ -61,7 +60,7 @@ class Heartbeats(GroupCommitQueue[HeartbeatCall]):
         else:
             self._leases.extend(row.token, row.seq, row.attempt, ends_at)
 
-    async def _extend(self, connection: TrioConnection, items: list[HeartbeatCall], again: bool) -> None:
+    async def apply(self, connection: TrioConnection, items: list[HeartbeatCall], again: bool) -> None:
         items.sort(key=lambda item: item.job.lock_order)
         if not self.locked.isdisjoint(store.TABLES_OF_EXTEND):  # before those are refused that need one of them
             await self._extend_leased(

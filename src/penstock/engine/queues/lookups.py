@@ -27,9 +27,9 @@ class Lookups(GroupCommitQueue[Lookup]):
     """Reads, together, what is asked about jobs. Takes no locks."""
 
     def __init__(self, database: Database, settings: Settings, metrics: Metrics) -> None:
-        super().__init__("look-up", database, settings, metrics, self._read)
+        super().__init__("look-up", database, settings, metrics)
 
-    async def _read(self, connection: TrioConnection, items: list[Lookup], again: bool) -> None:
+    async def apply(self, connection: TrioConnection, items: list[Lookup], again: bool) -> None:
         found = await store.look_up(connection, [item.job for item in items], [item.worker for item in items])
         if any(known.execution.closed is not None for known in found):  # a repeated call is answered by that alone
             await wait_replicated(connection)

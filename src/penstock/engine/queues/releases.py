@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -59,15 +59,7 @@ class Releases(GroupCommitQueue[ReleaseItem]):
         came_back: Callable[[str, str | None], None],
         scan_early: Callable[[], None],
     ) -> None:
-        super().__init__(
-            "release",
-            database,
-            settings,
-            metrics,
-            self._release,
-            find_held=find_jobs_locked_elsewhere,
-            key=lambda item: (item.lease.token, item.lease.seq),
-        )
+        super().__init__("release", database, settings, metrics, per_key=1)
         self._to_outbox = settings.through_kafka
         self._definitions = definitions
         self._leases = leases
@@ -103,12 +95,18 @@ class Releases(GroupCommitQueue[ReleaseItem]):
             else:
                 self.release_nowait(item.job, item.lease)
 
-    async def _release(self, connection: TrioConnection, items: list[ReleaseItem], again: bool) -> None:
+    def key(self, item: ReleaseItem) -> object:
+        return _place(item)
+
+    async def find_locked_elsewhere(self, connection: TrioConnection, items: list[ReleaseItem]) -> list[ReleaseItem]:
+        return await find_jobs_locked_elsewhere(connection, items)
+
+    async def apply(self, connection: TrioConnection, items: list[ReleaseItem], again: bool) -> None:
         items.sort(key=lambda item: item.job.lock_order)
         leases = [item.lease for item in items]
         freed = await store.release(connection, leases, to_outbox=self._to_outbox)
         for item in items:
-            row = freed.get((item.lease.token, item.lease.seq))
+            row = freed.get(_place(item))
             if row is not None:
                 self._leases.end(item.lease.token, item.lease.seq, row.attempt)
                 name = self._definitions.job_type_name(row.job_type)
@@ -119,3 +117,7 @@ class Releases(GroupCommitQueue[ReleaseItem]):
             item.tries += 1
             if row is not None or again or item.tries >= RELEASE_TRIES_MAX:  # its row may just have changed
                 item.answer(row is not None or again)
+
+
+def _place(item: ReleaseItem) -> tuple[int, int]:
+    return item.lease.token, item.lease.seq

@@ -6,6 +6,7 @@ Relies on `pool.py`. Must not know operations; those are in the noun modules bes
 from __future__ import annotations
 
 import re
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import psycopg
@@ -14,6 +15,7 @@ from psycopg import errors as pg_errors
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from penstock.errors import Unavailable
 from penstock.store.db.connection import TrioConnection
 from penstock.store.db.pool import Pool, PooledConnection
 from penstock.store.db.pool_errors import PoolTimeout
@@ -21,7 +23,7 @@ from penstock.store.db.statements import SQL
 from penstock.store.db.vault import Vault
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Generator
 
 PREPARED_MAX: Final = 2 * len(SQL)
 """More than all statements there are, also with those of two forms: none is ever evicted and parsed again."""
@@ -107,6 +109,15 @@ LATE_REASON: Final = (
 def away_reason(error: BaseException) -> str:
     """What a caller is told of one of `AWAY`: no connection had become free is no outage."""
     return LATE_REASON if isinstance(error, PoolTimeout) and error.all_in_use else AWAY_REASON
+
+
+@contextmanager
+def unavailable_when_away() -> Generator[None]:
+    """Raise `Unavailable`, with the reason, for one of `AWAY`: for operations whose callers try again."""
+    try:
+        yield
+    except AWAY as error:
+        raise Unavailable(f"{away_reason(error)}: {first_line(error)}") from error
 
 
 class TryAgain(psycopg.OperationalError):
