@@ -11,10 +11,24 @@ from hypothesis import strategies as st
 
 from penstock.engine.queues import fairness_order
 from penstock.engine.queues.fairness_order import FairnessOrder
+from penstock.store.rows.flow import BEFORE_ALL, ClaimScan
+
+KEYS_MAX = 4
 
 
-def looked(turns: FairnessOrder, job_type: str, *, found: int = 0, more: bool = True, took_s: float = 0.01) -> None:
-    turns.note(job_type, cursor="k", found=found, more=more, retry_s=None, took_s=took_s)
+def looked(
+    turns: FairnessOrder,
+    job_type: str,
+    *,
+    found: int = 0,
+    more: bool = True,
+    took_s: float = 0.01,
+    cursor: str | None = "k",
+    retry_s: float | None = None,
+    ended_at: int | None = None,
+) -> None:
+    look = ClaimScan(cursor, KEYS_MAX if more else 0, 0, 0, retry_s, (), ended_at)
+    turns.note(job_type, look, found, keys_max=KEYS_MAX, took_s=took_s)
 
 
 def test_keys_are_noted_where_a_look_did_not_come_round() -> None:
@@ -55,7 +69,7 @@ def test_keys_stay_noted_where_nothing_could_be_looked_at() -> None:
     turns = FairnessOrder(lambda: 0.0)
     looked(turns, "wide")
     turns.hint(["wide"], "a")
-    turns.note("wide", cursor=None, found=0, more=False, retry_s=None, took_s=0.01)
+    looked(turns, "wide", cursor=None, more=False)
     turns.hint(["wide"], "b")
     assert turns.take_hints("wide", 9) == ["a", "b"]
 
@@ -89,6 +103,62 @@ def test_so_many_keys_are_noted_at_most(monkeypatch: pytest.MonkeyPatch) -> None
     assert turns.take_hints("one", 9) == ["e", "f", "g"]
 
 
+def test_types_that_were_not_looked_at_for_longest_are_forgotten_with_their_keys(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fairness_order, "TYPES_MAX_ITEMS", 2)
+    monkeypatch.setattr(fairness_order, "KEYS_MAX_ITEMS", 3)
+    turns = FairnessOrder(lambda: 0.0)
+    looked(turns, "first")
+    looked(turns, "second")
+    turns.hint(["first", "second"], "a")
+    turns.hint(["second"], "b")
+    looked(turns, "first")
+    looked(turns, "third")
+    assert [turns.cursor(name) for name in ("first", "second", "third")] == ["k", "", "k"]
+    assert turns.is_open("second")
+    for key in ("c", "d"):  # no more than the bound, without those of the one that is forgotten
+        turns.hint(["third"], key)
+    assert turns.take_hints("first", 9) == ["a"]
+    assert turns.take_hints("second", 9) == []
+    assert turns.take_hints("third", 9) == ["c", "d"]
+
+
+def test_worse_priorities_have_their_turn_then_the_best_again() -> None:
+    turns = FairnessOrder(lambda: 0.0)
+    assert turns.after("one") == BEFORE_ALL
+    looked(turns, "one", ended_at=3)
+    assert turns.after("one") == 3
+    turns.hint(["one"], "a")
+    looked(turns, "one", more=False)
+    assert turns.after("one") == BEFORE_ALL
+    assert turns.take_hints("one", 9) == ["a"]  # it saw the end of the worse ones only
+    looked(turns, "one", more=False)
+    turns.hint(["one"], "b")
+    assert turns.take_hints("one", 9) == []
+
+
+def test_a_look_is_repeated_when_a_rate_lets_something_begin() -> None:
+    turns = FairnessOrder(lambda: 100.0)
+    looked(turns, "one", more=False, retry_s=0.05)
+    looked(turns, "late", more=False, retry_s=50.0)
+    looked(turns, "found", more=False, retry_s=50.0, found=1)
+    assert turns.next_open_at(["one"]) == pytest.approx(100.05)
+    assert turns.next_open_at(["late"]) == pytest.approx(100.0 + fairness_order.FRUITLESS_S)
+    assert turns.is_open("found")
+
+
+def test_types_are_looked_through_for_adoption_now_and_then() -> None:
+    now = 100.0
+    turns = FairnessOrder(lambda: now)
+    assert turns.to_reassign(["one", "other"]) == ["one", "other"]
+    assert turns.to_reassign(["one", "third"]) == ["third"]
+    turns.reassign_again(["one", "unknown"])
+    assert turns.to_reassign(["one", "other"]) == ["one"]
+    now += fairness_order.REASSIGN_INTERVAL_S
+    assert turns.to_reassign(["one", "other", "third"]) == ["one", "other", "third"]
+
+
 def test_a_look_that_found_nothing_is_repeated_in_time() -> None:
     now = 100.0
     turns = FairnessOrder(lambda: now)
@@ -107,7 +177,7 @@ def test_a_look_that_found_nothing_is_repeated_in_time() -> None:
 class Round:
     """Keys whose jobs wait, some of them full, and looks at so many keys each, as `claim_flow` takes them."""
 
-    AT_ONCE = 4
+    AT_ONCE = KEYS_MAX
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -135,7 +205,7 @@ class Round:
         found = set(seen) - self.full
         self.waiting -= found
         more, cursor = len(seen) >= self.AT_ONCE, seen[-1] if seen else None
-        self.fairness_order.note("t", cursor=cursor, found=len(found), more=more, retry_s=None, took_s=0.01)
+        looked(self.fairness_order, "t", found=len(found), more=more, cursor=cursor)
         if (
             more
             and len(found) < self.AT_ONCE
