@@ -15,6 +15,7 @@ import trio
 from penstock.http import HttpLimits, HttpServer
 from penstock.http.asgi import Receive, Scope, Send
 from penstock.http.cycle import Cycle
+from penstock.http.inline_connection import TRANSITIONS, ConnectionState
 from penstock.loop.poller import HAVE_EPOLL
 from penstock.loop.taskless import current_call, need_task, pause
 from tests.http.apps import echo
@@ -275,6 +276,31 @@ async def test_a_head_that_stops_is_refused_after_its_time(app: Batches) -> None
         await client.send(b"POST /now HTTP/1.1\r\nHo")
         assert (await client.read()).status == 408
         assert http.server.statistics().timed_out_total == 1
+
+
+async def test_a_state_that_may_not_follow_is_a_fault(app: Batches) -> None:
+    async with answered_by(app) as (http, client):
+        await client.ask(post("/now"))
+        (connection,) = http.server._connections
+        inline = connection._inline_connection
+        assert inline is not None
+        await until(lambda: inline._state is ConnectionState.LISTENING)
+        for state in set(ConnectionState) - TRANSITIONS[ConnectionState.LISTENING]:
+            with pytest.raises(AssertionError, match=f"LISTENING.* to .*{state.name}"):
+                inline._become(state)
+        assert (await client.ask(post("/now"))).status == 200
+
+
+def test_each_state_is_reached_and_leads_to_the_end() -> None:
+    assert set(TRANSITIONS) == set(ConnectionState)
+    for state in ConnectionState:
+        assert ConnectionState.CLOSED in led_to({state})
+    assert led_to({ConnectionState.AWAY}) == set(ConnectionState)
+
+
+def led_to(states: set[ConnectionState]) -> set[ConnectionState]:
+    more = states.union(*(TRANSITIONS[state] for state in states))
+    return states if more == states else led_to(more)
 
 
 async def test_many_connections_are_answered_together(app: Batches) -> None:

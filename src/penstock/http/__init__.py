@@ -8,11 +8,11 @@ from penstock.http.listen import ListenError, inherit, listen, reserved_ports
 from penstock.http.server import HttpServer
 
 __all__ = [
+    "AsgiServer",
+    "HttpLimits",
     "HttpServer",
     "HttpStatistics",
     "ListenError",
-    "AsgiServer",
-    "HttpStatistics",
     "inherit",
     "listen",
     "reserved_ports",

@@ -10,10 +10,11 @@ deadlines are the connection's, and mean the same.
 
 from __future__ import annotations
 
+import enum
 import math
 import socket
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import trio
 
@@ -40,16 +41,76 @@ class Over(Exception):
         self.linger_seconds = linger_seconds
 
 
-class _Expectation(Exception):
-    """The client waits for ``100 Continue``."""
+class ConnectionState(enum.IntEnum):
+    """Who serves a connection, and what was found for its task."""
+
+    AWAY = 0
+    """Its task, outside of `InlineConnection.wait`: it answers a request, writes, or ends."""
+    LISTENING = 1
+    """Nobody: the client is waited for."""
+    CALLING = 2
+    """A request goes on without the task (`TasklessCall`)."""
+    INLINE = 3
+    """A request that the application took as bytes."""
+    PARKED = 4
+    """Such a one, which waits for long: until `InlineConnection.expires_at`."""
+    EXPECTED = 5
+    """For the task: the client waits for ``100 Continue``."""
+    REQUESTED = 6
+    """For the task: a request that is not served without it."""
+    STUCK = 7
+    """For the task: a call has to go on in it."""
+    UNSENT = 8
+    """For the task: the socket did not take all of An inline call's answer."""
+    FAILED = 9
+    """For the task: what it has to raise."""
+    CANCELLED = 10
+    """The task was cancelled during a call, which is abandoned when the connection is closed."""
+    CLOSED = 11
 
 
-class _Unsent:
-    """What the socket did not take of a hot call's answer."""
-
-    def __init__(self, data: bytes, closes: bool) -> None:
-        self.data = data
-        self.closes = closes
+_FOR_TASK: Final = frozenset(
+    {
+        ConnectionState.EXPECTED,
+        ConnectionState.REQUESTED,
+        ConnectionState.STUCK,
+        ConnectionState.UNSENT,
+        ConnectionState.FAILED,
+    }
+)
+TRANSITIONS: Final[Mapping[ConnectionState, frozenset[ConnectionState]]] = {
+    ConnectionState.AWAY: frozenset({ConnectionState.LISTENING, ConnectionState.CLOSED}),
+    ConnectionState.LISTENING: frozenset(
+        {
+            ConnectionState.CALLING,
+            ConnectionState.INLINE,
+            ConnectionState.PARKED,
+            ConnectionState.EXPECTED,
+            ConnectionState.REQUESTED,
+            ConnectionState.FAILED,
+            ConnectionState.AWAY,
+        }
+    ),
+    ConnectionState.CALLING: frozenset(
+        {ConnectionState.LISTENING, ConnectionState.STUCK, ConnectionState.FAILED, ConnectionState.CANCELLED}
+    ),
+    ConnectionState.INLINE: frozenset(
+        {
+            ConnectionState.LISTENING,
+            ConnectionState.PARKED,
+            ConnectionState.UNSENT,
+            ConnectionState.FAILED,
+            ConnectionState.CANCELLED,
+        }
+    ),
+    ConnectionState.PARKED: frozenset(
+        {ConnectionState.LISTENING, ConnectionState.UNSENT, ConnectionState.FAILED, ConnectionState.CANCELLED}
+    ),
+    **dict.fromkeys(_FOR_TASK, frozenset({ConnectionState.AWAY})),
+    ConnectionState.CANCELLED: frozenset({ConnectionState.CLOSED}),
+    ConnectionState.CLOSED: frozenset(),
+}
+"""What may follow. ARCHITECTURE.md has it drawn."""
 
 
 class InlineRequests(Protocol):
@@ -93,18 +154,20 @@ class InlineConnection:
         self._poller = poller
         self._queue = queue
         self._context = trio.lowlevel.current_task().context
+        self._state = ConnectionState.AWAY
         self._task: trio.lowlevel.Task | None = None  # while it sleeps
-        self._open = False  # it is in `wait`, and nothing was found for it
-        self._found: Cycle | Exception | _Unsent | None = None
-        self._call: TasklessCall | InlineRequests | None = None
-        self._cycle: Cycle | None = None  # of the call
+        self._cycle: Cycle | None = None  # the request that is served
+        self._call: TasklessCall | None = None  # by this, if without the task
+        self._error: Exception | None = None  # FAILED: what the task has to raise
         # There may be something in the socket that will not be told again. At first there mostly is, and the word of it
         # stands behind those of others.
         self._unread = True
         self._inline: InlineRequests | None = None
         self._inline_data = b""  # the request of the hot call
         self._inline_bytes = 0  # of its body
-        self._expires_at = math.inf  # of a hot call that waits for long
+        self._inline_rest = b""  # UNSENT: of its answer
+        self._inline_closes = False  # UNSENT: no other may follow
+        self._expires_at = math.inf  # PARKED: when it has waited for long enough
         self.hung_up = False
         """The client has closed its side, or all of it, as far as was told."""
         self.on_hang_up: Callable[[], None] | None = None
@@ -117,38 +180,47 @@ class InlineConnection:
         """Serve requests until there is one that needs the task. Raises Over, Refusal, BrokenResourceError."""
         while True:
             found = await self._wait_found()
-            if isinstance(found, _Expectation):
+            if found is ConnectionState.REQUESTED:
+                return self._take_cycle()
+            if found is ConnectionState.EXPECTED:
                 await self._connection.send(CONTINUE)
-            elif isinstance(found, _Unsent):
-                await self._send_rest(found)
-            elif isinstance(found, Exception):
-                try:
-                    raise found
-                finally:
-                    del found  # a frame that keeps what was raised in it goes only with a collection of all garbage
-            elif self._call is None:
-                return found
-            else:
-                assert isinstance(self._call, TasklessCall)
+            elif found is ConnectionState.UNSENT:
+                await self._send_rest()
+            elif found is ConnectionState.STUCK:
+                assert self._call is not None
                 await self._call.finish()
-                self._call = self._cycle = None
-                self._connection.end(found)
+                self._call = None
+                self._connection.end(self._take_cycle())
+            else:
+                error, self._error = self._error, None
+                assert error is not None
+                try:
+                    raise error
+                finally:
+                    del error  # a frame that keeps what was raised in it goes only with a collection of all garbage
 
-    async def _wait_found(self) -> Cycle | Exception | _Unsent:
-        self._open = True
+    async def _wait_found(self) -> ConnectionState:
+        """What there is for the task, from `_FOR_TASK`."""
+        if self._state is ConnectionState.CLOSED:  # while the task wrote
+            raise trio.BrokenResourceError("the connection was closed")
+        self._become(ConnectionState.LISTENING)
         self._settle()
-        try:
-            while self._found is None:
-                self._task = trio.lowlevel.current_task()
-                await trio.lowlevel.wait_task_rescheduled(self._abort)
-        finally:
-            self._open = False
-        found, self._found = self._found, None
+        while self._state not in _FOR_TASK:
+            self._task = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(self._abort)
+        found = self._state
+        self._become(ConnectionState.AWAY)
         return found
 
     def _abort(self, _: object) -> trio.lowlevel.Abort:
-        self._task, self._open = None, False
+        self._task = None
+        self._become(ConnectionState.AWAY if self._state is ConnectionState.LISTENING else ConnectionState.CANCELLED)
         return trio.lowlevel.Abort.SUCCEEDED
+
+    def _take_cycle(self) -> Cycle:
+        cycle, self._cycle = self._cycle, None
+        assert cycle is not None
+        return cycle
 
     def has_input(self) -> bool:
         """Return whether the client has sent something that was not read."""
@@ -160,21 +232,26 @@ class InlineConnection:
 
     def close(self) -> None:
         """Before the socket is closed. A call that is under way is abandoned. Idempotent."""
-        self._open, self._expires_at = False, math.inf
+        if self._state is not ConnectionState.CLOSED:
+            self._become(ConnectionState.CLOSED)
         self._poller.remove(self._fd, self._on_readable)
         if self._call is not None:
             self._call.abandon()
-        if self._inline_bytes:
-            self._connection.end_inline(self._inline_bytes, math.inf)
-            self._inline_bytes = 0
+        if self._inline_data and self._inline is not None:
+            self._inline.abandon()
+            self._inline_over(math.inf)
         self._inline = None  # each knows the other
 
     # -- for others
 
+    def _become(self, state: ConnectionState) -> None:
+        assert state in TRANSITIONS[self._state], f"{self._state!r} to {state!r}"
+        self._state = state
+
     @property
     def driving(self) -> bool:
-        """Whether a request is served without the task now."""
-        return self._call is not None and self._open
+        """Return whether a request is served without the task now."""
+        return self._state in (ConnectionState.CALLING, ConnectionState.INLINE, ConnectionState.PARKED)
 
     def send_nowait(self, data: bytes) -> int:
         """Return how many bytes the socket took. Raises BrokenResourceError."""
@@ -187,11 +264,11 @@ class InlineConnection:
 
     def _on_readable(self, hung_up: bool) -> None:
         self.hung_up |= hung_up
-        if not self._open or self._call is not None:
+        if self._state is not ConnectionState.LISTENING:
             self._unread = True
             if hung_up and self.on_hang_up is not None:
                 self.on_hang_up()
-            elif hung_up and self._expires_at < math.inf and self._inline is not None:
+            elif hung_up and self._state is ConnectionState.PARKED and self._inline is not None:
                 self._queue.add_last(self._inline.go_on)
             return
         if hung_up:
@@ -201,7 +278,7 @@ class InlineConnection:
         try:
             self._receive()
         except Exception as error:  # refused, gone, or a fault of ours: it ends this connection only
-            self._give(error)
+            self._fail(error)
 
     def _settle(self) -> None:
         """Nothing is served: wait for the client, or go on with what it has sent already."""
@@ -210,13 +287,13 @@ class InlineConnection:
             self._queue.add(self._go_on)
 
     def _go_on(self) -> None:
-        if not self._open or self._call is not None:
+        if self._state is not ConnectionState.LISTENING:
             return
         try:
             if not self._serve_next() and self._unread:
                 self._receive()
         except Exception as error:
-            self._give(error)
+            self._fail(error)
 
     def _receive(self) -> None:
         """Read once, and serve what is whole. Raises as `wait`."""
@@ -246,30 +323,31 @@ class InlineConnection:
         if request is None:
             if not connection.parser.take_expectation():
                 return False
-            self._give(_Expectation())
+            self._hand(ConnectionState.EXPECTED)
             return True
-        cycle = connection.begin(request)
+        self._cycle = cycle = connection.begin(request)
         coroutine = connection.answer_directly(cycle, handler)
         if coroutine is None:
-            self._give(cycle)
+            self._hand(ConnectionState.REQUESTED)
             return True
-        self._cycle = cycle
+        self._become(ConnectionState.CALLING)
         self._call = TasklessCall(coroutine, self._context, self._queue, self._ended, self._needs_task)
         self._call.step()
         return True
 
     def _ended(self, error: Exception | None) -> None:
-        cycle, self._call, self._cycle = self._cycle, None, None
-        assert cycle is not None
+        self._call = None
+        cycle = self._take_cycle()
         if error is not None:
-            self._give(error)
+            self._fail(error)
             return
         try:
             self._connection.end(cycle)
         except Exception as reason:
-            self._give(reason)
+            self._fail(reason)
         else:
-            if self._open:
+            if self._state is not ConnectionState.CANCELLED:
+                self._become(ConnectionState.LISTENING)
                 self._settle()
 
     # -- requests that the application takes as bytes
@@ -290,9 +368,12 @@ class InlineConnection:
         if not hot.begin(data[:line_end], shape.headers, data[body_at:]):
             self._expires_at = math.inf
             return False
-        self._call, self._inline_data, self._inline_bytes = hot, data, size_bytes
+        self._inline_data, self._inline_bytes = data, size_bytes
         connection.on_inline(size_bytes)
-        if self._expires_at < math.inf:  # it waits already
+        if self._expires_at == math.inf:
+            self._become(ConnectionState.INLINE)
+        else:  # it waits already
+            self._become(ConnectionState.PARKED)
             connection.expires_at = self._expires_at - connection.tick_s
         return True
 
@@ -331,16 +412,18 @@ class InlineConnection:
         if deadline - trio.current_time() < 2 * tick_s:
             return False
         self._expires_at, self._connection.expires_at = deadline, deadline - tick_s
+        if self._state is ConnectionState.INLINE:  # else it begins just now
+            self._become(ConnectionState.PARKED)
         return True
 
     @property
     def expires_at(self) -> float:
-        """When a hot call has waited for long enough, in trio time; infinite while there is none that waits."""
-        return self._expires_at
+        """When An inline call has waited for long enough, in trio time; infinite while there is none that waits."""
+        return self._expires_at if self._state is ConnectionState.PARKED else math.inf
 
     def expire(self, deadline: float) -> None:
         """A call that was to wait until then has done so, if it is there still."""
-        if self._expires_at == deadline and self._inline is not None:
+        if self.expires_at == deadline and self._inline is not None:
             self._inline.expire()
 
     def go_on_soon(self) -> None:
@@ -351,8 +434,10 @@ class InlineConnection:
     def answer(self, status: int, headers: Pairs, body: bytes | None) -> bool:
         """For An inline call: its whole answer; whether it has left, or never will, or `sent` tells of that."""
         connection, now = self._connection, self._poller.now
-        if self._expires_at < math.inf:  # whoever goes on with it may come long after the last word from a client
-            self._expires_at, now = math.inf, trio.current_time()
+        if (
+            self._state is ConnectionState.PARKED
+        ):  # whoever goes on with it may come long after the last word from a client
+            now = trio.current_time()
         try:
             data, closes = connection.whole_answer(status, headers, body, now)
             try:
@@ -363,49 +448,65 @@ class InlineConnection:
                 connection.broken = True
                 sent = len(data)
         except Exception as error:
-            self._give(error)
+            self._fail(error)
             return True
         if sent < len(data):
-            self._give(_Unsent(data[sent:], closes))
+            self._inline_rest, self._inline_closes = data[sent:], closes
+            self._hand(ConnectionState.UNSENT)
             return False
-        connection.end_inline(self._inline_bytes, now)
-        self._call, self._inline_data, self._inline_bytes = None, b"", 0
+        self._inline_over(now)
         if closes or connection.peer_gone:
-            self._give(connection.over())
-        elif self._unread:
-            self._queue.add(self._go_on)
+            self._fail(connection.over())
+        elif self._state is not ConnectionState.CANCELLED:
+            self._become(ConnectionState.LISTENING)
+            if self._unread:
+                self._queue.add(self._go_on)
         return True
 
-    async def _send_rest(self, unsent: _Unsent) -> None:
+    def _inline_over(self, now: float) -> None:
+        """An inline call was answered, or never will be."""
+        self._connection.end_inline(self._inline_bytes, now)
+        self._inline_data, self._inline_bytes, self._expires_at = b"", 0, math.inf
+
+    async def _send_rest(self) -> None:
         """In the task. Raises Over when no other may follow."""
         connection = self._connection
-        await connection.send(unsent.data)
-        connection.end_inline(self._inline_bytes, trio.current_time())
-        self._call, self._inline_data, self._inline_bytes = None, b"", 0
+        rest, self._inline_rest = self._inline_rest, b""
+        await connection.send(rest)
+        self._inline_over(trio.current_time())
         if self._inline is not None:
             self._inline.sent()
-        if unsent.closes or connection.peer_gone:
+        if self._inline_closes or connection.peer_gone:
             raise connection.over()
 
     def leave(self, handler: Handler | None) -> None:
         """For An inline call: have its request served as others are, or by this handler."""
         connection, data = self._connection, self._inline_data
-        self._expires_at = math.inf
         connection.leave_inline(self._inline_bytes)
-        self._call, self._inline_data, self._inline_bytes = None, b"", 0
-        connection.parser.receive(data)
+        self._inline_data, self._inline_bytes, self._expires_at = b"", 0, math.inf
+        if self._state is ConnectionState.CANCELLED:
+            return
+        self._become(ConnectionState.LISTENING)
         try:
+            connection.parser.receive(data)
             self._serve_next_by(handler)
         except Exception as error:
-            self._give(error)
+            self._fail(error)
 
     def _needs_task(self) -> None:
-        assert self._cycle is not None
-        self._give(self._cycle)
+        self._hand(ConnectionState.STUCK)
 
-    def _give(self, found: Cycle | Exception | _Unsent) -> None:
-        """Something for the task."""
-        self._open, self._found = False, found
+    def _fail(self, error: Exception) -> None:
+        """The task has to raise this."""
+        if self._state is not ConnectionState.CANCELLED:
+            self._error = error
+            self._hand(ConnectionState.FAILED)
+
+    def _hand(self, state: ConnectionState) -> None:
+        """There is something for the task."""
+        if self._state is ConnectionState.CANCELLED:
+            return
+        self._become(state)
         task, self._task = self._task, None
         if task is not None:
             trio.lowlevel.reschedule(task)

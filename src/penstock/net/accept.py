@@ -457,7 +457,7 @@ class Door:
 
     def _offer(self, guest: Guest) -> None:
         """Serve one who was HELD, in a crowd when it is its turn."""
-        self._let_go(guest)
+        self._stop_listening(guest)
         if self._is_crowded:
             self._unproved.move(guest, Stage.READY)
             self._on_ready(guest.host)
@@ -498,14 +498,14 @@ class Door:
             self._look_at(guest)
 
     def _on_gone(self, guest: Guest) -> None:
-        self._let_go(guest)
+        self._stop_listening(guest)
         self.forget(guest)
         self._gone.append(guest)
         self._any_gone.set()
 
     def _turn_away(self, guest: Guest, *, told: bool = True) -> None:
         """``told``: what became of its request. Not in a flood: that costs a third of what letting one in costs."""
-        self._let_go(guest)
+        self._stop_listening(guest)
         if told and self._refusal is not None:
             with suppress(OSError):  # it has left, or sent nothing
                 begun = guest.sock.recv(PEEK_BYTES)  # else closing would reset the connection under the answer
@@ -514,7 +514,7 @@ class Door:
         guest.sock.close()
         self.leave(guest)
 
-    def _let_go(self, guest: Guest) -> None:
+    def _stop_listening(self, guest: Guest) -> None:
         listener = self._listeners.pop(guest, None)
         if listener is not None and self._poller is not None:
             self._poller.remove(guest.sock.fileno(), listener)
