@@ -99,12 +99,13 @@ NOUNS = {
     "ScheduleRun": ("penstock.v1.ScheduleRun",),
     "Schedule": ("penstock.v1.Schedule",),
     "ScheduleTime": ("penstock.v1.ScheduleTime",),
+    "SchedulePreview": ("penstock.v1.PreviewScheduleResponse",),
     "Batch": ("penstock.v1.Batch",),
     "BatchResult": ("penstock.v1.BatchResult",),
 }
 """Which messages of gRPC each class of the model is. Their fields have its fields' names, but for these."""
 OWN_MODULES = {
-    "schedule": ("ScheduleSpec", "ScheduleRun", "Schedule", "ScheduleTime"),
+    "schedule": ("ScheduleSpec", "ScheduleRun", "Schedule", "ScheduleTime", "SchedulePreview"),
     "start": ("Dedupe", "Throttle", "Debounce"),
     "batch": ("Batch", "BatchResult"),
     "repair": (
@@ -151,6 +152,14 @@ PYTHON_NAMES = {"Failure.retry_after_seconds": "retry_after_s"}
 LEFT_OUT = {"ExtensionNumberResponse.extension_number"}
 """A packed list of numbers, which the codec does not know: proto3 messages have no extensions to number."""
 
+ROW_SERVICES = {"Schedules", "Flow", "Repair", "Batches", "Updates"}
+"""Whose requests are those of rows of `penstock.api`, for both wires: what is not given is None, but for names."""
+NOT_ROWS = {"GetInstance"}
+"""Their methods that have no row yet."""
+ROW_NAMES = {
+    "id", "name", "key", "definition_id", "instance_id", "ActivateVersionRequest.version", "BulkRequest.action",
+}  # fmt: skip
+
 _TOOLS = {"grpc_tools": "grpcio-tools", "ruff": "ruff"}
 _MESSAGE_FIELD, _ENUM_FIELD = 4, 5  # places in a FileDescriptorProto, by which its comments are found
 _DESCRIPTORS_HEAD = '''"""A google.protobuf.FileDescriptorSet of all proto files, in base 85. Generated: do not edit."""
@@ -194,7 +203,7 @@ def generate() -> dict[Path, str]:
     names = sorted(str(path.relative_to(PROTO)) for path in PROTO.rglob("*.proto"))
     described = FileDescriptorSet.FromString(_compile(names, "--include_source_info"))
     files = {file.name: file for file in described.file}
-    texts = {path: _formatted(path, "".join(_module(files[name]))) for name, path in MODULES.items()}
+    texts = {path: _formatted(path, "".join(_module(files[name], files))) for name, path in MODULES.items()}
     for module, nouns in _noun_modules().items():
         path = PACKAGE / "wire" / f"{module}.py"
         texts[path] = _formatted(path, "".join(_model(files, nouns)))
@@ -228,12 +237,17 @@ def _formatted(path: Path, text: str) -> str:
 # ------------------------------------------------------------------------------------------------------- one module
 
 
-def _module(file: FileDescriptorProto) -> Iterator[str]:
+def _module(file: FileDescriptorProto, files: dict[str, FileDescriptorProto]) -> Iterator[str]:
     yield _HEAD.format(package=file.package, file=file.name)
     yield "from datetime import datetime\nfrom enum import IntEnum\nfrom typing import Annotated\n\n"
-    yield "from msgspec import Struct, field\n\nfrom penstock.wire.codec import STRUCT, UINT32, VALUE, Proto\n"
+    yield "from msgspec import Struct, field\n\nfrom penstock.wire.codec import INT32, STRUCT, TEXT, UINT32, VALUE"
+    yield "\nfrom penstock.wire.codec import Proto\n"
     for module, nouns in _noun_modules().items():
         yield f"from penstock.wire.{module} import {', '.join(nouns)}\n"
+    for other in file.dependency:
+        own = [name for name in _own_messages(files[other]) if other in MODULES]
+        if own:
+            yield f"from penstock.wire.{MODULES[other].stem} import {', '.join(own)}\n"
     yield f'\nPACKAGE = "{file.package}"\n\n\n'
     comments = {tuple(place.path): place.leading_comments.strip() for place in file.source_code_info.location}
     called = [message for message in file.message_type if f"{file.package}.{message.name}" not in _noun_of()]
@@ -247,12 +261,19 @@ def _module(file: FileDescriptorProto) -> Iterator[str]:
         f".{file.package}.{message.name}": comments.get((_MESSAGE_FIELD, index), "")
         for index, message in enumerate(file.message_type)
     }
+    services = [of for of in file.service if of.name in ROW_SERVICES]
+    asked = {method.input_type for of in services for method in of.method if method.name not in NOT_ROWS}
     for name in _by_need(messages):
         if name[1:] in _noun_of():
             continue
         for enum in messages[name].enum_type:
             yield _enum(enum, f"{name[1:]}.{enum.name}", "", prefixed=False)
-        yield _message(messages[name], notes[name])
+        yield _message(messages[name], notes[name], optional=name in asked)
+
+
+def _own_messages(file: FileDescriptorProto) -> list[str]:
+    """Those that are no nouns, which have modules of their own."""
+    return [message.name for message in file.message_type if f"{file.package}.{message.name}" not in _noun_of()]
 
 
 def _by_need(messages: dict[str, DescriptorProto]) -> Iterator[str]:
@@ -277,9 +298,13 @@ def _enum(enum: EnumDescriptorProto, full_name: str, comment: str, *, prefixed: 
     return f"class {CLASS_NAMES.get(enum.name, enum.name)}(IntEnum):\n{doc}\n{members}\n\n"
 
 
-def _message(message: DescriptorProto, comment: str) -> str:
+def _message(message: DescriptorProto, comment: str, *, optional: bool) -> str:
     fields = sorted(message.field, key=lambda field: field.number)
-    lines = [_field(message, field) for field in fields if f"{message.name}.{field.name}" not in LEFT_OUT]
+    lines = [
+        _field(message, field, optional=optional and not ROW_NAMES & {field.name, f"{message.name}.{field.name}"})
+        for field in fields
+        if f"{message.name}.{field.name}" not in LEFT_OUT
+    ]
     body = _docstring(comment) + "\n" * bool(comment and lines) + "".join(lines)
     return f"class {message.name}(Struct):\n" + (body or "    pass\n") + "\n\n"
 
@@ -293,7 +318,7 @@ def _docstring(comment: str) -> str:
     return '    """' + "\n    ".join(lines) + closing
 
 
-def _field(message: DescriptorProto, field: FieldDescriptorProto) -> str:
+def _field(message: DescriptorProto, field: FieldDescriptorProto, *, optional: bool) -> str:
     kind, python_type, default = _KINDS.get(field.type, ""), _SCALARS.get(field.type, ""), ""
     if field.type == _TYPE_MESSAGE:
         python_type, kind = _message_type(message, field)
@@ -304,6 +329,8 @@ def _field(message: DescriptorProto, field: FieldDescriptorProto) -> str:
         default = f"field(default_factory={python_type})"
     elif (field.type == _TYPE_MESSAGE and python_type != "bytes") or field.HasField("oneof_index"):
         python_type, default = f"{python_type} | None", "None"
+    elif optional and not kind and python_type in ("str", "int"):
+        kind, python_type, default = {"str": "TEXT", "int": "INT32"}[python_type], f"{python_type} | None", "None"
     number = f"Proto({field.number}, {kind})" if kind else f"Proto({field.number})"
     return f"    {field.name}: Annotated[{python_type}, {number}] = {default or _ZEROS[python_type]}\n"
 

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 from grpclib.const import Status
 
-from penstock.rpc.schedule_service import _spec
+from penstock.rpc.rows import without_empty
 from penstock.testing.definitions import linear
 from penstock.wire import schedules_v1 as w
-from penstock.wire.schedule import Schedule, ScheduleRun, ScheduleSpec
+from penstock.wire.schedule import Schedule, SchedulePreview, ScheduleRun, ScheduleSpec
 from tests.engine.conftest import MakeDriver, make_driver
 from tests.rpc.served import CallFailed, served
 
@@ -40,7 +40,7 @@ async def test_each_call_does_what_rest_does(make_driver: MakeDriver) -> None:
         asked = await run.call(SERVICE + "BackfillSchedule", backfill, Schedule)
         assert asked.backfill_until == "2026-01-03T00:00:00Z"
         preview = w.PreviewScheduleRequest("nightly", spec, 3)
-        times = (await run.call(SERVICE + "PreviewSchedule", preview, w.PreviewScheduleResponse)).times
+        times = (await run.call(SERVICE + "PreviewSchedule", preview, SchedulePreview)).times
         assert [time.at for time in times] == [time.fires_at for time in times]
         assert len(times) == 3
         listed = await run.call(SERVICE + "ListSchedules", w.ListSchedulesRequest(), w.ListSchedulesResponse)
@@ -76,6 +76,6 @@ def test_a_spec_loses_no_field_but_empty_ones() -> None:
     texts = set(ScheduleSpec.__struct_fields__) - NO_TEXT
     whole: dict[str, Any] = {"definition_version": 2, "cron": ["@daily"], "pause_on_failure": True, "paused": False}
     whole |= {"priority": 0, **dict.fromkeys(texts, "text")}
-    assert _spec(ScheduleSpec("x", **whole)) == ScheduleSpec("x", **whole)
+    assert without_empty(ScheduleSpec("x", **whole), "penstock.v1") == ScheduleSpec("x", **whole)
     empty: dict[str, Any] = {**dict.fromkeys(texts, ""), "variables": msgspec.Raw(b"")}
-    assert _spec(ScheduleSpec("x", **empty)) == ScheduleSpec("x")
+    assert without_empty(ScheduleSpec("x", **empty), "penstock.v1") == ScheduleSpec("x")

@@ -13,7 +13,8 @@ from typing import Final
 
 import msgspec
 
-from penstock.access.roles import LEAST_ROLE, Grant, Permission
+from penstock.access.roles import LEAST_ROLE, Grant
+from penstock.api.permission import Permission
 from penstock.errors import Forbidden
 
 

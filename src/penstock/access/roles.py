@@ -12,30 +12,11 @@ from typing import Final
 
 import msgspec
 
+from penstock.api.permission import Permission
 from penstock.errors import BadRequest
 
 JOB_TYPES_MAX: Final = 1_000
 _ROLE: Final = re.compile(r"([a-z]+)(?:\((.*)\))?", re.DOTALL)
-
-
-class Permission(StrEnum):
-    """What a route can need. `GET /v1/me` tells the first four by these names."""
-
-    VIEW = "view"
-    OPERATE = "operate"
-    MODEL = "model"
-    TASKS = "tasks"
-    WORK = "work"
-    EXECUTE = "execute"
-    """To take runs of workflows written as code."""
-    STREAM = "stream"
-    """To open a Work stream, which then needs `WORK`, or `EXECUTE` of an executor."""
-    RUNS = "runs"
-    """To start runs of workflows written as code, and to send to them."""
-    PROVED = "proved"
-    """Whoever has proved who they are."""
-    NONE = "none"
-    """Open to everybody."""
 
 
 class Role(StrEnum):

@@ -18,8 +18,8 @@ import msgspec
 
 from penstock.access.identity import Identity
 from penstock.access.limits import SharedRate
-from penstock.access.roles import Permission
 from penstock.access.tokens import TokenBook, digest_of
+from penstock.api.permission import Permission
 from penstock.errors import Conflict, TooManyRequests, Unauthenticated, Unavailable
 from penstock.loop.taskless import need_task
 from penstock.store.db.connection import TrioConnection

@@ -147,12 +147,16 @@ class Engine:
         self.overview = Overview(read_pool, self.definitions, *kept, Acknowledgements(database, settings))
         self.watch, self.failures = Watch(database, self.overview), Failures(database, read_pool, self.definitions)
         self.firings = Firings(database, settings, metrics, self.definitions, self.ids, self.transactions)
-        fired = self.definitions, self.firings, self.instances
-        self.schedules = Schedules(database, self.limits, *fired, self.quarantine, audit=audit)
+        self.schedules, self.declarations = self._schedules(audit=audit)
         self.bulk, self.batches = self._bulk(engine_number), Batches(database, settings, metrics, self.instances)
         _watch(self.batchers(), metrics)
         self._folding, self._looking = set[int](), trio.Lock()
         self._stopping, self._scans_begun, self._scan_answered = False, 0, 0
+
+    def _schedules(self, *, audit: bool) -> tuple[Schedules, Declarations]:
+        fired = self.definitions, self.firings, self.instances
+        schedules = Schedules(self.database, self.limits, *fired, self.quarantine, audit=audit)
+        return schedules, Declarations(self.database, schedules, self.queues)
 
     def _bulk(self, engine_number: int) -> Bulk:
         acts = Acts(self.instances, self.tasks, self.repair, self.migrations)
@@ -184,9 +188,9 @@ class Engine:
             self.full_path,
             self.starts.commit_queue,
             self.starts.keyed,
-            self.full_path.long.batcher,
-            self.starts.long.batcher,
-            self.firings.commit_queue,
+            self.full_path.long,
+            self.starts.long,
+            self.firings,
             self.polls.claims,
             self.polls.releases,
             self.jobs.beats,

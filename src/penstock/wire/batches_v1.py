@@ -11,7 +11,7 @@ from typing import Annotated
 from msgspec import Struct, field
 
 from penstock.wire.batch import Batch, BatchResult
-from penstock.wire.codec import UINT32, Proto
+from penstock.wire.codec import INT32, TEXT, UINT32, Proto
 from penstock.wire.model import (
     StartRequest,
 )
@@ -21,9 +21,9 @@ PACKAGE = "penstock.v1"
 
 class CreateBatchRequest(Struct):
     items: Annotated[list[StartRequest], Proto(1)] = field(default_factory=list[StartRequest])
-    on_complete: Annotated[str, Proto(2)] = ""
-    note: Annotated[str, Proto(3)] = ""
-    idempotency_key: Annotated[str, Proto(4)] = ""
+    on_complete: Annotated[str | None, Proto(2, TEXT)] = None
+    note: Annotated[str | None, Proto(3, TEXT)] = None
+    idempotency_key: Annotated[str | None, Proto(4, TEXT)] = None
 
 
 class GetBatchRequest(Struct):
@@ -32,8 +32,8 @@ class GetBatchRequest(Struct):
 
 
 class ListBatchesRequest(Struct):
-    cursor: Annotated[str, Proto(1)] = ""
-    limit: Annotated[int, Proto(2)] = 0
+    cursor: Annotated[str | None, Proto(1, TEXT)] = None
+    limit: Annotated[int | None, Proto(2, INT32)] = None
 
 
 class ListBatchesResponse(Struct):
@@ -43,9 +43,9 @@ class ListBatchesResponse(Struct):
 
 class ListBatchResultsRequest(Struct):
     id: Annotated[str, Proto(1)] = ""
-    state: Annotated[str, Proto(2)] = ""
-    cursor: Annotated[str, Proto(3)] = ""
-    limit: Annotated[int, Proto(4)] = 0
+    state: Annotated[str | None, Proto(2, TEXT)] = None
+    cursor: Annotated[str | None, Proto(3, TEXT)] = None
+    limit: Annotated[int | None, Proto(4, INT32)] = None
 
 
 class ListBatchResultsResponse(Struct):
@@ -55,4 +55,4 @@ class ListBatchResultsResponse(Struct):
 
 class CancelBatchRequest(Struct):
     id: Annotated[str, Proto(1)] = ""
-    reason: Annotated[str, Proto(2)] = ""
+    reason: Annotated[str | None, Proto(2, TEXT)] = None

@@ -55,3 +55,16 @@ class WorkerView(msgspec.Struct, frozen=True, rename="camel"):
     done_last_15m: int = msgspec.field(name="doneLast15m")
     failed_last_15m: int = msgspec.field(name="failedLast15m")
     engine: int
+
+
+class TimerView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A timer to come: of a boundary event (``target`` is where it leads), a retry, a wait, or a durable run."""
+
+    kind: str
+    fire_at: datetime
+    instance_id: str
+    step_id: str
+    definition_id: str
+    version: int
+    target: str | None = None
+    interrupting: bool = False

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from msgspec import Struct, field
 
-from penstock.wire.codec import UINT32, Proto
+from penstock.wire.codec import INT32, TEXT, UINT32, Proto
 from penstock.wire.model import (
     Completion,
     Failure,
@@ -411,8 +411,8 @@ class GetQueueResponse(Struct):
 
 
 class ListQueuesRequest(Struct):
-    cursor: Annotated[str, Proto(1)] = ""
-    limit: Annotated[int, Proto(2)] = 0
+    cursor: Annotated[str | None, Proto(1, TEXT)] = None
+    limit: Annotated[int | None, Proto(2, INT32)] = None
 
 
 class ListedQueue(Struct):

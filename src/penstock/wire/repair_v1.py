@@ -11,7 +11,7 @@ from typing import Annotated
 
 from msgspec import Struct, field
 
-from penstock.wire.codec import UINT32, Proto
+from penstock.wire.codec import INT32, TEXT, UINT32, Proto
 from penstock.wire.repair import (
     BulkView,
 )
@@ -52,8 +52,8 @@ class ListAttentionResponse(Struct):
 
 class AcknowledgeAttentionRequest(Struct):
     key: Annotated[str, Proto(1)] = ""
-    count: Annotated[int, Proto(2)] = 0
-    note: Annotated[str, Proto(3)] = ""
+    count: Annotated[int | None, Proto(2, INT32)] = None
+    note: Annotated[str | None, Proto(3, TEXT)] = None
 
 
 class AcknowledgeAttentionResponse(Struct):
@@ -71,13 +71,13 @@ class WithdrawAcknowledgementResponse(Struct):
 class ListAuditRequest(Struct):
     """What is given has to fit."""
 
-    kind: Annotated[str, Proto(1)] = ""
-    actor: Annotated[str, Proto(2)] = ""
-    contains: Annotated[str, Proto(3)] = ""
+    kind: Annotated[str | None, Proto(1, TEXT)] = None
+    actor: Annotated[str | None, Proto(2, TEXT)] = None
+    contains: Annotated[str | None, Proto(3, TEXT)] = None
     since: Annotated[datetime | None, Proto(4)] = None
     until: Annotated[datetime | None, Proto(5)] = None
-    cursor: Annotated[str, Proto(6)] = ""
-    limit: Annotated[int, Proto(7)] = 0
+    cursor: Annotated[str | None, Proto(6, TEXT)] = None
+    limit: Annotated[int | None, Proto(7, INT32)] = None
 
 
 class AuditTrailRecord(Struct):
@@ -98,24 +98,24 @@ class EditVariablesRequest(Struct):
     instance_id: Annotated[str, Proto(1)] = ""
     set: Annotated[bytes, Proto(2)] = b""
     remove: Annotated[list[str], Proto(3)] = field(default_factory=list[str])
-    if_version: Annotated[str, Proto(4)] = ""
-    note: Annotated[str, Proto(5)] = ""
+    if_version: Annotated[str | None, Proto(4, TEXT)] = None
+    note: Annotated[str | None, Proto(5, TEXT)] = None
 
 
 class RetryInstanceRequest(Struct):
     instance_id: Annotated[str, Proto(1)] = ""
-    from_step_id: Annotated[str, Proto(2)] = ""
-    step_id: Annotated[str, Proto(3)] = ""
-    note: Annotated[str, Proto(4)] = ""
+    from_step_id: Annotated[str | None, Proto(2, TEXT)] = None
+    step_id: Annotated[str | None, Proto(3, TEXT)] = None
+    note: Annotated[str | None, Proto(4, TEXT)] = None
     again: Annotated[bool, Proto(5)] = False
 
 
 class SkipStepRequest(Struct):
     instance_id: Annotated[str, Proto(1)] = ""
-    step_id: Annotated[str, Proto(2)] = ""
+    step_id: Annotated[str | None, Proto(2, TEXT)] = None
     variables: Annotated[bytes, Proto(3)] = b""
-    execution_id: Annotated[str, Proto(4)] = ""
-    note: Annotated[str, Proto(5)] = ""
+    execution_id: Annotated[str | None, Proto(4, TEXT)] = None
+    note: Annotated[str | None, Proto(5, TEXT)] = None
 
 
 class SetPriorityRequest(Struct):
@@ -125,25 +125,25 @@ class SetPriorityRequest(Struct):
 
 class MoveTokenRequest(Struct):
     instance_id: Annotated[str, Proto(1)] = ""
-    step_id: Annotated[str, Proto(2)] = ""
-    to_step_id: Annotated[str, Proto(3)] = ""
-    execution_id: Annotated[str, Proto(4)] = ""
-    note: Annotated[str, Proto(5)] = ""
+    step_id: Annotated[str | None, Proto(2, TEXT)] = None
+    to_step_id: Annotated[str | None, Proto(3, TEXT)] = None
+    execution_id: Annotated[str | None, Proto(4, TEXT)] = None
+    note: Annotated[str | None, Proto(5, TEXT)] = None
 
 
 class MigrateInstanceRequest(Struct):
     instance_id: Annotated[str, Proto(1)] = ""
-    version: Annotated[int, Proto(2)] = 0
+    version: Annotated[int | None, Proto(2, INT32)] = None
     steps: Annotated[dict[str, str], Proto(3)] = field(default_factory=dict[str, str])
-    note: Annotated[str, Proto(4)] = ""
-    timers: Annotated[str, Proto(5)] = ""
+    note: Annotated[str | None, Proto(4, TEXT)] = None
+    timers: Annotated[str | None, Proto(5, TEXT)] = None
 
 
 class CheckMigrationRequest(Struct):
     instance_id: Annotated[str, Proto(1)] = ""
-    version: Annotated[int, Proto(2)] = 0
+    version: Annotated[int | None, Proto(2, INT32)] = None
     steps: Annotated[dict[str, str], Proto(3)] = field(default_factory=dict[str, str])
-    timers: Annotated[str, Proto(4)] = ""
+    timers: Annotated[str | None, Proto(4, TEXT)] = None
 
 
 class BulkFilter(Struct):
@@ -168,16 +168,16 @@ class BulkRequest(Struct):
     filter: Annotated[BulkFilter | None, Proto(2)] = None
     ids: Annotated[list[str], Proto(3)] = field(default_factory=list[str])
     besides: Annotated[BulkFilter | None, Proto(4)] = None
-    step_id: Annotated[str, Proto(5)] = ""
+    step_id: Annotated[str | None, Proto(5, TEXT)] = None
     variables: Annotated[bytes, Proto(6)] = b""
     remove: Annotated[list[str], Proto(7)] = field(default_factory=list[str])
-    from_step_id: Annotated[str, Proto(8)] = ""
-    to_step_id: Annotated[str, Proto(9)] = ""
-    version: Annotated[int, Proto(10)] = 0
+    from_step_id: Annotated[str | None, Proto(8, TEXT)] = None
+    to_step_id: Annotated[str | None, Proto(9, TEXT)] = None
+    version: Annotated[int | None, Proto(10, INT32)] = None
     steps: Annotated[dict[str, str], Proto(11)] = field(default_factory=dict[str, str])
     per_1000_seconds: Annotated[int, Proto(12, UINT32)] = 0
-    note: Annotated[str, Proto(13)] = ""
-    timers: Annotated[str, Proto(14)] = ""
+    note: Annotated[str | None, Proto(13, TEXT)] = None
+    timers: Annotated[str | None, Proto(14, TEXT)] = None
 
 
 class GetBulkRequest(Struct):
@@ -185,8 +185,8 @@ class GetBulkRequest(Struct):
 
 
 class ListBulkRequest(Struct):
-    cursor: Annotated[str, Proto(1)] = ""
-    limit: Annotated[int, Proto(2)] = 0
+    cursor: Annotated[str | None, Proto(1, TEXT)] = None
+    limit: Annotated[int | None, Proto(2, INT32)] = None
 
 
 class ListBulkResponse(Struct):
@@ -200,7 +200,7 @@ class StopBulkRequest(Struct):
 
 class GetImpactRequest(Struct):
     definition_id: Annotated[str, Proto(1)] = ""
-    version: Annotated[int, Proto(2)] = 0
+    version: Annotated[int | None, Proto(2, INT32)] = None
     definition: Annotated[bytes, Proto(3)] = b""
 
 

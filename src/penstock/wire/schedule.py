@@ -88,3 +88,9 @@ class ScheduleTime(Answer, frozen=True):
 
     at: Annotated[datetime | None, Proto(1, package="penstock.v1")] = None
     fires_at: Annotated[datetime | None, Proto(2, package="penstock.v1")] = None
+
+
+class SchedulePreview(Answer, frozen=True):
+    """The next times."""
+
+    times: Annotated[list[ScheduleTime], Proto(1, package="penstock.v1")] = field(default_factory=list[ScheduleTime])

@@ -10,8 +10,8 @@ from typing import Annotated
 
 from msgspec import Struct, field
 
-from penstock.wire.codec import Proto
-from penstock.wire.schedule import Schedule, ScheduleSpec, ScheduleTime
+from penstock.wire.codec import INT32, TEXT, Proto
+from penstock.wire.schedule import Schedule, ScheduleSpec
 
 PACKAGE = "penstock.v1"
 
@@ -26,8 +26,8 @@ class GetScheduleRequest(Struct):
 
 
 class ListSchedulesRequest(Struct):
-    cursor: Annotated[str, Proto(1)] = ""
-    limit: Annotated[int, Proto(2)] = 0
+    cursor: Annotated[str | None, Proto(1, TEXT)] = None
+    limit: Annotated[int | None, Proto(2, INT32)] = None
 
 
 class ListSchedulesResponse(Struct):
@@ -45,7 +45,7 @@ class DeleteScheduleResponse(Struct):
 
 class PauseScheduleRequest(Struct):
     id: Annotated[str, Proto(1)] = ""
-    note: Annotated[str, Proto(2)] = ""
+    note: Annotated[str | None, Proto(2, TEXT)] = None
 
 
 class ResumeScheduleRequest(Struct):
@@ -54,21 +54,17 @@ class ResumeScheduleRequest(Struct):
 
 class TriggerScheduleRequest(Struct):
     id: Annotated[str, Proto(1)] = ""
-    overlap: Annotated[str, Proto(2)] = ""
+    overlap: Annotated[str | None, Proto(2, TEXT)] = None
 
 
 class BackfillScheduleRequest(Struct):
     id: Annotated[str, Proto(1)] = ""
-    from_time: Annotated[str, Proto(2)] = ""
-    to_time: Annotated[str, Proto(3)] = ""
-    overlap: Annotated[str, Proto(4)] = ""
+    from_time: Annotated[str | None, Proto(2, TEXT)] = None
+    to_time: Annotated[str | None, Proto(3, TEXT)] = None
+    overlap: Annotated[str | None, Proto(4, TEXT)] = None
 
 
 class PreviewScheduleRequest(Struct):
     id: Annotated[str, Proto(1)] = ""
     spec: Annotated[ScheduleSpec | None, Proto(2)] = None
-    count: Annotated[int, Proto(3)] = 0
-
-
-class PreviewScheduleResponse(Struct):
-    times: Annotated[list[ScheduleTime], Proto(1)] = field(default_factory=list[ScheduleTime])
+    count: Annotated[int | None, Proto(3, INT32)] = None

@@ -187,6 +187,8 @@ class ListInstancesRequest(Struct):
     instance_key: Annotated[str, Proto(8)] = ""
     delayed: Annotated[bool, Proto(9)] = False
     blocked: Annotated[bool, Proto(10)] = False
+    current_step_id: Annotated[str, Proto(11)] = ""
+    order: Annotated[str, Proto(12)] = ""
 
 
 class ListInstancesResponse(Struct):

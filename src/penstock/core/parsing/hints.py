@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import chain, islice
-from typing import Final, Literal, cast
+from typing import Final, cast
 
 import msgspec
 
@@ -17,27 +17,11 @@ from penstock.core.parsing.draft import FIELDS_BY_TYPE
 from penstock.core.parsing.flow_hints import flow_hints
 from penstock.core.parsing.form_hints import form_hints
 from penstock.core.parsing.strict_json import join_path
+from penstock.wire.drafts import HintKind
 
 UNUSED_MAX: Final = 1_000
 _AS_TEMPLATE: Final = f'for a text of values write the whole as {{"{TEMPLATE}": …}}'
 _COMMON: Final = frozenset({"id", "name", "type", "description"})
-
-
-HintKind = Literal[
-    "NEVER_TRUE",
-    "NO_OTHERWISE",
-    "NEVER_REACHED",
-    "FAILS",
-    "FLOW",
-    "CHILD",
-    "TEMPLATE",
-    "FORM",
-    "UNUSED",
-    "NOBODY_POLLS",
-]
-"""For programs: a condition, the last one, one after what is always true, an expression that can't give what is needed,
-a way that nothing can go on from, what a child does not give, a text that may be meant as a template, a form for
-people, a field that does nothing, a job type."""
 
 
 class Hint(msgspec.Struct, frozen=True):

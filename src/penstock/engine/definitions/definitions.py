@@ -236,7 +236,7 @@ class Definitions:
         """Let new starts use a version: those of schedules, calls and chains that name none, too. Idempotent. Raises
         NotFound; Conflict for a durable workflow, and while an engine lives that would not know."""
         if not 0 < version < 1 << 31:
-            raise self.unknown(id, version)
+            raise NotFound(f"definition '{id}' version {version} is unknown")
         async with self._database.connection() as connection:
             try:
                 row = await store.activate(connection, id, version, actor(), audit=self._audit)
@@ -370,6 +370,10 @@ class Definitions:
     def job_type_name(self, id: int) -> str | None:
         """The name of a job type that this engine has met."""
         return self._job_type_names.get(id)
+
+    def code_types(self) -> dict[int, str]:
+        """The job types of runs that this engine has met, by id."""
+        return {id: name for id, name in self._job_type_names.items() if name.startswith(CODE_PREFIX)}
 
     def _know(self, ids: dict[str, int]) -> None:
         self.job_type_ids.update(ids)

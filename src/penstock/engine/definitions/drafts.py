@@ -19,7 +19,7 @@ from penstock.core.expression import Expression, ExpressionError, parse, reads, 
 from penstock.core.graph.definition import Definition, InvalidDefinition, LateBackoff, Problem, Step, StepType, Turn
 from penstock.core.parsing.child_hints import Called, called_by
 from penstock.core.parsing.draft_for_each import SCOPE_NAMES
-from penstock.core.parsing.hints import Hint, HintKind, hints
+from penstock.core.parsing.hints import Hint, hints
 from penstock.core.parsing.strict_json import BadJson, join_path, read_json
 from penstock.engine.definitions.definitions import Definitions, job_path
 from penstock.engine.requests.hiding import Hiding
@@ -30,8 +30,18 @@ from penstock.store.db.connection import TrioConnection
 from penstock.store.db.database import AWAY, Database
 from penstock.store.rows import activity as activity_store
 from penstock.store.rows import definitions as store
+from penstock.wire.drafts import (
+    DraftCheck,
+    DraftHint,
+    DraftProblem,
+    ExpressionCheck,
+    ExpressionLanguage,
+    ExpressionProblem,
+    ExpressionVerdict,
+    LanguageFunction,
+    VariableRead,
+)
 from penstock.wire.model import Instance
-from penstock.wire.noun import Answer
 
 KINDS: Final = ("condition", "value")
 IDENTIFIERS_MAX: Final = 10_000
@@ -40,96 +50,6 @@ CALLED_MAX: Final = 50
 """Definitions whose ends are looked at, of those that one calls."""
 _STEP: Final = re.compile(r"steps\[([0-9]{1,6})\]", re.ASCII)
 _WORD: Final = re.compile(r"\w+|.", re.DOTALL)
-
-
-class DraftProblem(Answer, frozen=True):
-    """One thing wrong with a definition, and the id of the step that it is in. ``character``: of an expression that
-    can't be read the place in its text, counted from 0."""
-
-    path: str
-    reason: str
-    step_id: str | None = None
-    character: int | None = None
-
-
-class DraftHint(Answer, frozen=True):
-    """What may be meant otherwise, though it can be uploaded."""
-
-    path: str
-    text: str
-    kind: HintKind
-
-
-class VariableRead(Answer, frozen=True):
-    """Where the expression at ``path`` uses a variable that has to be defined, with what it reads of it, in characters
-    of its text. ``dot``: where it enters the variable's first field, which is an error where the variable is nil."""
-
-    path: str
-    name: str
-    start: int = msgspec.field(name="from")
-    end: int = msgspec.field(name="to")
-    dot: int | None = None
-
-
-class DraftCheck(Answer, frozen=True):
-    """Whether a definition could be uploaded, with all that is wrong. ``hints``: of one with problems, of what can be
-    read of it. ``identifiers``: the variables that its expressions read, ``reads`` where, as far as asked for.
-    ``same``: the version that has this content already. ``latest``: the newest one of its id."""
-
-    valid: bool
-    problems: list[DraftProblem]
-    hints: list[DraftHint]
-    identifiers: list[str]
-    reads: list[VariableRead] | None = None
-    same: int | None = None
-    latest: int | None = None
-
-
-class ExpressionCheck(msgspec.Struct, rename="camel"):
-    """An expression as it stands in a ``condition`` or gives a ``value``, and the variables to evaluate it with: these,
-    or those that an instance has now. Without either it is only read."""
-
-    expression: str
-    kind: str = "value"
-    variables: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
-    instance_id: str | None = None
-
-
-class ExpressionProblem(Answer, frozen=True):
-    """What is wrong, and with which characters, counted from 0."""
-
-    reason: str
-    start: int = msgspec.field(name="from")
-    end: int = msgspec.field(name="to")
-
-
-class ExpressionVerdict(Answer, frozen=True):
-    """``ok``: it can be read. ``value``: what it gives with the variables; ``value_error``: why it gives nothing."""
-
-    ok: bool
-    identifiers: list[str]
-    problem: ExpressionProblem | None = None
-    value: msgspec.Raw | None = None
-    value_error: ExpressionProblem | None = None
-
-
-class LanguageFunction(Answer, frozen=True):
-    """A function or a word operator of expressions: how it is written, what it gives, and an example."""
-
-    name: str
-    signature: str
-    text: str
-    example: str
-
-
-class ExpressionLanguage(Answer, frozen=True):
-    """The names that expressions know beside variables. ``words``: ``operators`` and values that are words.
-    ``methods``: of dates and durations."""
-
-    functions: list[LanguageFunction]
-    operators: list[LanguageFunction]
-    words: list[str]
-    methods: list[str]
 
 
 def language() -> ExpressionLanguage:
@@ -241,7 +161,9 @@ class Drafts:
                 )
             clear = variables
             variables = await run_sized(len(clear), lambda: self._hiding.drop(clear))
-        return await run_long(_verdict, asked.expression, asked.kind, variables, datetime.now(UTC), line="expressions")
+        return await run_long(
+            _check_expression, asked.expression, asked.kind, variables, datetime.now(UTC), line="expressions"
+        )
 
 
 async def _hints(
@@ -344,7 +266,7 @@ def _unpolled(step: Step, polled: Container[str] | None) -> Iterable[Hint]:
         yield Hint(f"{job_path(step)}.jobType", f"nobody polls for {step.job_type} now", "NOBODY_POLLS")
 
 
-def _verdict(source: str, kind: str, variables: bytes | None, now: datetime) -> ExpressionVerdict:
+def _check_expression(source: str, kind: str, variables: bytes | None, now: datetime) -> ExpressionVerdict:
     try:
         expression = parse(source)
     except ExpressionError as error:

@@ -12,19 +12,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-import msgspec
-
 from penstock.core.graph.definition import Boundary, Catch, Step, StepType, step_successors
 from penstock.core.rules.state import HistoryKind
 from penstock.store.rows.diagnosis import Passage
-
-
-class Edge(msgspec.Struct, frozen=True):
-    """A way from one step to another, and how often it was taken."""
-
-    source: str = msgspec.field(name="from")
-    target: str = msgspec.field(name="to")
-    times: int
+from penstock.wire.standing import Edge
 
 
 def taken_path(steps: Sequence[Step], passages: Sequence[Passage], root: int, *, whole: bool) -> list[Edge]:

@@ -17,10 +17,11 @@ import msgspec
 import trio
 
 from penstock.access.identity import actor
+from penstock.api.batches import STATES
 from penstock.engine.instances.instances import REASON_MAX_CHARS, Instances
 from penstock.engine.requests import ids
 from penstock.engine.requests.paging import NAME_MAX_CHARS, read_numbers
-from penstock.engine.requests.payload import check_text, clean_text
+from penstock.engine.requests.payload import PayloadLimits, check_text, check_variables, clean_text
 from penstock.engine.starts.full_starts import NotDue
 from penstock.engine.starts.start_item import StartItem
 from penstock.errors import (
@@ -63,7 +64,6 @@ LIST_MAX: Final = 200
 RESULTS_MAX: Final = 200
 VARIABLE: Final = "batch"
 """Of what is started at the end."""
-STATES: Final = ("PENDING", "ACTIVE", "COMPLETED", "FAILED", "CANCELLED", "REFUSED", "REMOVED")
 ENDED: Final = STATES[2:]
 _AWAY: Final = (Unavailable, TooManyRequests)
 
@@ -83,6 +83,7 @@ class Batches:
     def __init__(self, database: Database, settings: Settings, metrics: Metrics, instances: Instances) -> None:
         self._database = database
         self._settings = settings
+        self._limits = PayloadLimits.of(settings)
         self._metrics = metrics
         self._instances = instances
         self._made = trio.Event()
@@ -205,15 +206,16 @@ class Batches:
                 check_text(text, field, most)
         digest = hashlib.sha256(msgspec.json.encode((wanted.on_complete, wanted.note)))
         requests: builtins.list[BatchRequest] = []
-        for place, item in enumerate(wanted.items):
+        for place, given in enumerate(wanted.items):
+            item = msgspec.structs.replace(given, instance_key=given.instance_key or None)
             try:
+                variables = check_variables(None if item.variables is None else bytes(item.variables), self._limits)
                 self._instances.check_start(item)
                 for value, field in ((item.idempotency_key, "idempotencyKey"), (item.wait_seconds, "waitSeconds")):
                     if value:
                         raise BadRequest(f"{field}: is of the batch, not of its items")
-            except BadRequest as error:
-                raise BadRequest(f"items[{place}].{error.reason}") from None
-            variables = bytes(item.variables or b"{}")
+            except (BadRequest, PayloadTooLarge) as error:
+                raise type(error)(f"items[{place}].{error.reason}") from None
             request = msgspec.json.encode(msgspec.structs.replace(item, variables=None))
             requests.append(BatchRequest(place, request, variables))
             size_bytes += len(request) + len(variables)

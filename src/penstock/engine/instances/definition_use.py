@@ -22,6 +22,15 @@ from penstock.loop.offload import run_sized
 from penstock.store.db.connection import TrioConnection
 from penstock.store.rows import definition_use as store
 from penstock.store.rows.definition_use import StepUse
+from penstock.wire.definition_use import (
+    DefinitionActivity,
+    StepTokens,
+    TokensView,
+    VariablesInUse,
+    VariableUse,
+    VersionCounts,
+    VersionView,
+)
 from penstock.wire.page import Page
 
 KEPT_S: Final = 60.0
@@ -40,79 +49,7 @@ _TYPES: Final[Mapping[bytes, str]] = {
 """By the first character of a value's text; others are numbers."""
 
 
-class VersionView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """A version of a definition. ``open``: its open instances, where they were counted within the last minute.
-    ``active``: new starts use it."""
-
-    version: int
-    name: str
-    uploaded_at: datetime
-    active: bool = False
-    open: int | None = None
-
-
-class DefinitionActivity(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Of a definition: its ``open`` instances as of ``counted_at``, ``sampled`` when that is an estimate; and of those
-    that started within the last hour how many there are and how many have failed, each to 1,000, of its newest 20
-    versions."""
-
-    id: str
-    open: int
-    started_within_hour: int
-    failed_of_these: int
-    counted_at: datetime
-    sampled: bool = False
-
-
-class VersionCounts(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """How many instances a version has, by status."""
-
-    version: int
-    total: int
-    active: int = 0
-    waiting: int = 0
-    completed: int = 0
-    failed: int = 0
-    cancelled: int = 0
-    total_is_estimate: bool = False
-    """All of it: from a sample."""
-
-
-class StepTokens(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What stands on a step now, and how many instances failed there, of 10,000 of the version that did."""
-
-    step_id: str
-    open: int
-    oldest: datetime | None = None
-    backing_off: int = 0
-    failed: int = 0
-
-
-class VariableUse(msgspec.Struct, frozen=True):
-    """A variable of instances: the JSON types that it has, and ``in`` how many it is."""
-
-    name: str
-    types: list[str]
-    found_in: int = msgspec.field(name="in")
-
-
-class VariablesInUse(msgspec.Struct, frozen=True):
-    """Variables of the newest instances, ``of`` so many; those first that most of them have."""
-
-    of: int
-    items: list[VariableUse]
-
-
-class TokensView(msgspec.Struct, frozen=True, rename="camel"):
-    """Where the open instances of a version stand, as of ``at``. ``sampled``: an estimate."""
-
-    at: datetime
-    sampled: bool
-    instances: int
-    steps: list[StepTokens]
-
-
-class Counted(NamedTuple):
+class SampledUse(NamedTuple):
     """What stood where at a time, by the keys of definitions; ``sampled``: estimated."""
 
     until: float
@@ -128,7 +65,7 @@ class DefinitionUse:
         self._read_pool = read_pool
         self._instances = instances
         self._definitions = definitions
-        self._counted: Counted | None = None
+        self._counted: SampledUse | None = None
         self._counting = trio.Lock()
 
     async def versions(self, id: str, cursor: str | None, limit: int) -> Page[VersionView]:
@@ -235,7 +172,7 @@ class DefinitionUse:
     def _is_counted(self) -> bool:
         return self._counted is not None and self._counted.until > trio.current_time()
 
-    async def count(self, connection: TrioConnection) -> Counted:
+    async def count(self, connection: TrioConnection) -> SampledUse:
         """At most `KEPT_S` old. Raises Unavailable."""
         async with self._counting:  # the second one in line finds the first one's answer
             if self._counted is None or not self._is_counted():
@@ -243,11 +180,11 @@ class DefinitionUse:
                 by_definition: defaultdict[int, list[StepUse]] = defaultdict(list)
                 for row in rows:
                     by_definition[row.definition].append(row)
-                self._counted = Counted(trio.current_time() + KEPT_S, datetime.now(UTC), sampled, by_definition)
+                self._counted = SampledUse(trio.current_time() + KEPT_S, datetime.now(UTC), sampled, by_definition)
             return self._counted
 
 
-def _open(counted: Counted | None, key: int | None) -> int | None:
+def _open(counted: SampledUse | None, key: int | None) -> int | None:
     return None if counted is None or key is None else sum(row.roots for row in counted.by_definition.get(key, []))
 
 

@@ -14,7 +14,7 @@ import msgspec
 import trio
 
 from penstock.access.identity import actor, current_identity
-from penstock.access.roles import Permission
+from penstock.api.permission import Permission
 from penstock.core.expression import ExpressionError, OutOfSteps, parse
 from penstock.core.graph.definition import Step, StepType
 from penstock.core.parsing.form_hints import SUMMARY_MAX_CHARS
@@ -35,6 +35,7 @@ from penstock.store.rows import instances as instance_store
 from penstock.store.rows import variables as variable_store
 from penstock.store.rows.inbox import OpenTask, TaskItem, TaskKey
 from penstock.wire.page import Count, Page
+from penstock.wire.user_task import UserTask
 
 LOOK_S: Final = 1.0
 """So long a page is looked for among tasks that don't match; then it ends early, with a cursor to go on."""
@@ -45,26 +46,6 @@ SUMMARY_STEPS: Final = 2_000
 FILL_S: Final = 2.0
 """Of each round of housekeeping, for a list that is not whole yet."""
 FILL_ROWS: Final = 500
-
-
-class UserTask(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """An open user task. ``job_type`` says for whom it is, ``next_timer`` when its next boundary timer fires, ``item``
-    which item of a forEach it is about, from 0."""
-
-    instance_id: str
-    step_id: str
-    execution_id: str
-    name: str
-    job_type: str
-    definition_id: str
-    version: int
-    opened_at: datetime
-    business_key: str | None = None
-    assignee: str | None = None
-    next_timer: datetime | None = None
-    item: int | None = None
-    summary: str | None = None
-    """What `metadata.forms[stepId].summary`, an expression, gives for the variables of the instance and the item."""
 
 
 class Inbox:

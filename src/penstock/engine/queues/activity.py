@@ -12,11 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
-import msgspec
-
 from penstock.engine.queues.waiters import Waiters
 from penstock.store.rows.activity import QueueNote, WorkerNote
 from penstock.telemetry.metrics import Metrics
+from penstock.wire.overview import EngineReport
 
 WORKERS_MAX: Final = 2_000
 TYPES_MAX: Final = 50
@@ -70,21 +69,6 @@ class OverdueHistory(NamedTuple):
     instances: int
     oldest: int
     until: datetime
-
-
-class EngineReport(msgspec.Struct, frozen=True, rename="camel"):
-    """What an engine says of itself: connections to the database, of clients, parked polls, jobs under its leases;
-    transactions and their items since it said so before; how late its loop was within a minute."""
-
-    version: str
-    since: datetime
-    database_connections: int
-    client_connections: int
-    parked_polls: int
-    leased_jobs: int
-    batches_per_second: float
-    items_per_batch: float
-    loop_lag_seconds: float
 
 
 class _Tally:

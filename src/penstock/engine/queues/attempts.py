@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from penstock.access.identity import actor, may
-from penstock.access.roles import Permission
+from penstock.api.permission import Permission
 from penstock.core.graph.definition import Definition
 from penstock.core.rules.state import HistoryKind
 from penstock.engine.requests import ids

@@ -44,6 +44,8 @@ class Events:
         """A job was taken from its worker."""
         self.mailed: Broadcast[[MailboxNews]] = Broadcast()
         """A run that somebody holds has mail."""
+        self.run_changed: Broadcast[[int]] = Broadcast()
+        """A run shows something else, which somebody waits for at another engine."""
         self.uploaded: Broadcast[[Collection[str]]] = Broadcast()
         """A definition version with these job types was created."""
         self.migrated: Broadcast[[]] = Broadcast()

@@ -13,8 +13,10 @@ from typing import Final, NamedTuple, TypeVar
 import trio
 
 from penstock.access.identity import actor
+from penstock.api import queues as api
 from penstock.core.parsing.turns import FLOW_KEY_MAX_CHARS, PRIORITY_MAX
 from penstock.core.time.duration import DurationError, parse_duration
+from penstock.engine.requests.bound import Binding, bind
 from penstock.engine.requests.paging import NAME_MAX_CHARS, slice_limit
 from penstock.engine.requests.payload import check_text
 from penstock.errors import BadRequest, Conflict, NotFound
@@ -28,6 +30,7 @@ from penstock.wire.queue import Queue, QueueKey, QueuePolicy, Rate
 
 QUEUES_VERSION: Final = 18
 """Of the schema: engines from it on know queues and flow keys."""
+LIST_DEFAULT: Final = 50
 JOB_TYPES_MAX: Final = 1_000
 LIMIT_MAX: Final = 1_000_000
 WEIGHTS_MAX: Final = 1_000
@@ -196,9 +199,9 @@ class Queues:
             open_runs=state.open_runs,
         )
 
-    async def list(self, cursor: str | None, limit: int) -> Page[Queue]:
+    async def list(self, cursor: str | None, limit: int | None) -> Page[Queue]:
         """Queues in order of their names, after ``cursor``."""
-        limit = slice_limit(limit)
+        limit = slice_limit(LIST_DEFAULT if limit is None else limit)
         async with self._database.connection() as connection:
             rows = await store.page(connection, cursor or "", limit + 1)
         items = [Queue(name=row.name, policy=row.policy) for row in rows[:limit]]
@@ -228,6 +231,18 @@ class Queues:
         if not self._checked:
             await engine_store.require_version(connection, QUEUES_VERSION)
             self._checked = True  # older ones can't join any more
+
+
+def bindings(queues: Queues) -> tuple[Binding, ...]:
+    """What serves the operations on queues."""
+    return (
+        bind(api.LIST_QUEUES, lambda ask: queues.list(ask.cursor, ask.limit)),
+        bind(api.GET_QUEUE, lambda ask: queues.get(ask.name)),
+        bind(api.PUT_QUEUE, lambda ask: queues.put(ask.name, ask.policy)),
+        bind(api.DELETE_QUEUE, lambda ask: queues.delete(ask.name)),
+        bind(api.PAUSE_QUEUE, lambda ask: queues.pause(ask.name, paused=True)),
+        bind(api.RESUME_QUEUE, lambda ask: queues.pause(ask.name, paused=False)),
+    )
 
 
 def _known(row: store.KeyedType, mates: Sequence[str]) -> _Known:

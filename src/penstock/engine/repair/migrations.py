@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
 
-import msgspec
-
 from penstock.core.advance.migration import CantMigrate, TimerRule, not_compensated_any_more, plan_migration
 from penstock.core.graph.definition import Definition, DefinitionLimits
 from penstock.engine.advance.full_path import FullPath
@@ -24,23 +22,13 @@ from penstock.store.db.database import Database
 from penstock.store.rows import activity as activity_store
 from penstock.store.rows import engines as engine_store
 from penstock.store.rows import migration as store
+from penstock.wire.edits import MigrationRequest
 from penstock.wire.repair import MigrationCheck
 
 MIGRATION_VERSION: Final = 18
 """Of the schema: engines before would go on with what they remember of the version before."""
 RENAMED_MAX: Final = 10_000
 DEFAULT_RULE: Final[TimerRule] = "FROM_ENTRY"
-
-
-class MigrationRequest(msgspec.Struct, rename="camel", kw_only=True):
-    """``version``: which one, 0 for the latest. ``steps``: ids of steps that have another one there. ``timers``: when
-    boundary timers with another duration fire; none: FROM_ENTRY."""
-
-    version: int = 0
-    steps: dict[str, str] = msgspec.field(default_factory=dict[str, str])
-    timers: TimerRule | None = None
-    note: str | None = None
-    dry_run: bool = False
 
 
 class Target(NamedTuple):

@@ -34,6 +34,7 @@ from penstock.store.db.vault import Vault
 from penstock.store.rows import audit, search_attributes, variables
 from penstock.store.rows.full_path import LockedInstance
 from penstock.store.rows.jobs import ExecutionInfo
+from penstock.wire.edits import StepSkip, TokenMove, VariablesEdit
 from penstock.wire.model import Instance
 
 EDIT_NAMES_MAX: Final = 1_000
@@ -43,33 +44,6 @@ NAMES_MAX_CHARS: Final = 1_000
 VALUE_MAX_CHARS: Final = 200
 """Of a value there."""
 _VERSION: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
-
-
-class VariablesEdit(msgspec.Struct, rename="camel"):
-    """``set`` (an object) and ``remove`` (names) variables. ``if_version``: only if nobody has written any since."""
-
-    set: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(EMPTY_OBJECT))
-    remove: list[str] = []
-    if_version: str | None = None
-    note: str | None = None
-
-
-class StepSkip(msgspec.Struct, rename="camel"):
-    """The oldest open execution of ``step_id``, or that with ``execution_id``, counts as done, with these variables."""
-
-    step_id: str
-    variables: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(EMPTY_OBJECT))
-    execution_id: str | None = None
-    note: str | None = None
-
-
-class TokenMove(msgspec.Struct, rename="camel"):
-    """The oldest open execution of ``step_id``, or that with ``execution_id``, is given up for ``to_step_id``."""
-
-    step_id: str
-    to_step_id: str
-    execution_id: str | None = None
-    note: str | None = None
 
 
 class EditCommand(Command):

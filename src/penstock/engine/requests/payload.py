@@ -14,7 +14,7 @@ Must not do I/O, nor know what the values mean.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Final, cast
@@ -103,6 +103,12 @@ def is_plain_object(raw: bytes, limits: PayloadLimits) -> bool:
     return marks.find(b"0e0") < 0 and marks.find(_LONG_RUN) < 0 and marks.count(b"{") <= limits.max_depth
 
 
+def given_variables(value: bytes | msgspec.Raw | None, limits: PayloadLimits, field: str = "variables") -> bytes | None:
+    """Return a variable map, None when it is absent, empty or null. Raises BadRequest, PayloadTooLarge."""
+    raw = b"" if value is None else bytes(value)
+    return None if raw in (b"", b"null") else check_variables(raw, limits, field)
+
+
 def check_json_value(raw: bytes, limits: PayloadLimits, field: str) -> bytes:
     """The JSON value of any kind in ``raw`` (a checkpoint, a progress). Raises as ``check_variables`` does, the size
     being ``limits.checkpoint_max_bytes``."""
@@ -118,6 +124,12 @@ def check_text(value: str, field: str, max_chars: int) -> str:
     if not value.isascii() and _UNFIT.search(value) is not None:
         raise BadRequest(f"{field}: has a lone surrogate")
     return value
+
+
+def unknown_field(kind: type[msgspec.Struct], said: Iterable[str]) -> str | None:
+    """The first name that a class has no field for: a mistyped one would be an object without it."""
+    fields = {field.encode_name for field in msgspec.structs.fields(kind)}
+    return min((str(name) for name in said if name not in fields), default=None)
 
 
 def check_count(count: int, field: str) -> None:

@@ -18,7 +18,7 @@ from penstock.core.advance.simulation import Simulation
 from penstock.core.graph.definition import Definition
 from penstock.core.rules.state import CLOSING_KINDS, RETRY_TIMER, WAIT_TIMER, InstanceStatus, Token, TokenState
 from penstock.engine.definitions.definitions import Definitions
-from penstock.engine.definitions.taken_path import Edge, taken_path
+from penstock.engine.definitions.taken_path import taken_path
 from penstock.engine.requests.payload import EMPTY_OBJECT, PayloadLimits, check_variables
 from penstock.engine.simulation.saved_test import saved_test
 from penstock.engine.simulation.simulated_moves import Deed, Move, MoveRefused, OutOfBudget, Play, target_of
@@ -28,6 +28,7 @@ from penstock.settings import Settings
 from penstock.store.rows.diagnosis import Passage
 from penstock.wire.model import ItemCounts
 from penstock.wire.noun import Answer
+from penstock.wire.standing import Edge
 
 MOVES_MAX: Final = 500
 CPU_MAX_S: Final = 1.0

@@ -16,7 +16,7 @@ import msgspec
 from penstock.core.graph.definition import Step, StepType
 from penstock.core.rules.state import RECORDED_TIMER, RETRY_TIMER, WAIT_TIMER, WAKE_TIMER, TokenState
 from penstock.engine.definitions.definitions import Definitions
-from penstock.engine.definitions.taken_path import Edge, taken_path
+from penstock.engine.definitions.taken_path import taken_path
 from penstock.engine.definitions.versions import Versions, versions_of
 from penstock.engine.instances.views import history_items, summarize_instances
 from penstock.engine.queues.queues import KeptBack, Queues, kept_back
@@ -31,9 +31,10 @@ from penstock.store.rows import instances as instance_store
 from penstock.store.rows import variables as variables_store
 from penstock.store.rows.diagnosis import ArmedTimer, OpenExecution, Passage, WrittenOutput
 from penstock.store.rows.instances import HistoryEntry
-from penstock.wire.error_code import OWN_PREFIX
+from penstock.wire.error_code import NOT_RETRYABLE, OWN_PREFIX, RETRIES_EXHAUSTED
 from penstock.wire.model import Instance, StepExecution
 from penstock.wire.page import Page
+from penstock.wire.standing import InstanceState, OpenStep, OpenTimer, ShownExecution, VariablesAsOf
 from penstock.wire.why import Why
 
 SLICE_MAX: Final = 500
@@ -43,6 +44,8 @@ OUTPUT_SLICE_MAX: Final = 50
 OUTPUT_MAX_BYTES: Final = 65_536
 FIRST_READ_BYTES: Final = 16_384
 """Variables that are read without asking for their size: nearly all of them."""
+FINAL: Final = {RETRIES_EXHAUSTED: " (no retries left)", NOT_RETRYABLE: " (not retryable)"}
+"""Why a job was not tried again, by the code of its failure. A code of its worker does not say it."""
 NOBODY_POLLS_S: Final = 15.0
 """So long a job waits before it is said that nobody polls: engines tell each other every ten seconds."""
 _EXECUTION_BYTES: Final = 4_096
@@ -52,63 +55,6 @@ _WAITS: Final[Mapping[StepType, tuple[str, str]]] = {
     StepType.SERVICE_TASK: ("waits-for-signal", "was parked by its worker until a signal comes"),
     StepType.CALL_ACTIVITY: ("waits-for-instance", "waits for the instance that it called"),
 }
-
-
-class OpenStep(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """An open execution, with the name of the token's state. ``progress``: what its worker told last."""
-
-    id: str
-    step_id: str
-    state: str
-    since: datetime
-    text: str
-    attempt: int = 0
-    failures: int = 0
-    worker_id: str | None = None
-    lease_until: datetime | None = None
-    retry_at: datetime | None = None
-    progress: msgspec.Raw | None = None
-
-
-class OpenTimer(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """A timer that is armed: ``kind`` is boundary, retry, wait, wake (of a run of code) or engine."""
-
-    step_id: str
-    kind: str
-    fire_at: datetime
-    target: str | None = None
-
-
-class InstanceState(msgspec.Struct, frozen=True, rename="camel"):
-    """Where an instance stands: its open steps and timers, at most 200 each, and how many signals are kept for it.
-
-    ``children``: the newest 200 instances that it has started. ``path``: the ways that its newest 500 executions took.
-    ``version`` is that of its variables, as a change of them takes it.
-    """
-
-    instance: Instance
-    why: Why
-    tokens: list[OpenStep]
-    timers: list[OpenTimer]
-    signals: int
-    children: list[str]
-    path: list[Edge]
-    version: str
-
-
-class ShownExecution(StepExecution, frozen=True, kw_only=True):
-    """One of a slice. ``attempt_number`` is 0: not counted. ``output``: what it wrote, if that is not too large."""
-
-    output: msgspec.Raw | None = None
-    output_bytes: int | None = None
-
-
-class VariablesAsOf(msgspec.Struct, frozen=True, rename="camel"):
-    """An instance's variables after one of its executions; ``changed`` are those that it wrote, ``by`` is its step."""
-
-    variables: msgspec.Raw
-    changed: list[str]
-    by: str
 
 
 class _Place(NamedTuple):
@@ -302,7 +248,8 @@ def _why(
         own = instance.failure_code is None or instance.failure_code.startswith(OWN_PREFIX)
         code = "" if own else f" with {instance.failure_code}"
         step = versions.step(failure.step, failure.position)
-        text = f"{_name(step)} failed for good{attempts}{code}: {reason}"
+        end = FINAL.get(instance.failure_code or "", "")
+        text = f"{_name(step)} failed{attempts}{code}{end}: {reason}"
         return Why("failed", text, step.id, failure.at)
     if instance.status == "CANCELLED":
         reason = f": {instance.failure_reason}" if instance.failure_reason else ""

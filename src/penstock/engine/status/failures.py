@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final, NamedTuple
 
-import msgspec
 import trio
 
 from penstock.engine.definitions.definitions import Definitions
@@ -22,6 +21,7 @@ from penstock.store.rows import definitions as definition_store
 from penstock.store.rows import instances as store
 from penstock.store.rows.instances import FailureRow
 from penstock.wire.error_code import failure_text
+from penstock.wire.failures import FailureGroup, FailureList
 
 FAILURES_MAX: Final = 1_000
 LOOKED_MAX: Final = 100_000
@@ -32,28 +32,6 @@ KEPT_S: Final = 5.0
 _KEPT_MAX_COUNT: Final = 100
 ALL: Final = "all"
 _RANGES_S: Final[Mapping[str, int | None]] = {name: range_s for name, (range_s, _) in RANGES.items()} | {ALL: None}
-
-
-class FailureGroup(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Failures of one definition's version, step and cause. ``text`` is the newest's error code and
-    reason: a filter `cause` of lists takes it. ``sample`` is that instance."""
-
-    cause: str
-    text: str
-    definition_id: str
-    version: int
-    count: int
-    first: datetime
-    last: datetime
-    sample: str
-    step_id: str | None = None
-
-
-class FailureList(msgspec.Struct, frozen=True):
-    """Groups, the most frequent first. ``exact``: no failure of the range was left out."""
-
-    items: list[FailureGroup]
-    exact: bool
 
 
 class _Kept(NamedTuple):

@@ -34,7 +34,7 @@ from penstock.store.rows import open_work as store
 from penstock.store.rows.flow import OPEN_RUN_LEAD
 from penstock.store.rows.open_work import ComingTimer, OpenJob, TimerKey
 from penstock.wire.model import JobRef
-from penstock.wire.open_work import OpenJobView
+from penstock.wire.open_work import OpenJobView, TimerView
 from penstock.wire.page import Page
 
 KINDS: Final[Mapping[str, tuple[int, ...]]] = MappingProxyType(
@@ -46,25 +46,6 @@ _FIRST: Final = TimerKey(datetime(1970, 1, 1, tzinfo=UTC), 0, 0, -32_768)
 LEASED_KEPT_S: Final = 10.0
 """So old a list of leased jobs may be: it costs a walk over all tokens."""
 LEASED_MAX: Final = 200
-
-
-class TimerView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """A timer to come: of a boundary event (``target`` is where it leads), a retry, a wait, or a run of code."""
-
-    kind: str
-    fire_at: datetime
-    instance_id: str
-    step_id: str
-    definition_id: str
-    version: int
-    target: str | None = None
-    interrupting: bool = False
-
-
-class UnlockBody(msgspec.Struct):
-    """Why a lease is ended, for the audit trail."""
-
-    note: str | None = None
 
 
 class _Kept(NamedTuple):

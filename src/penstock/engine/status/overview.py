@@ -15,7 +15,7 @@ import msgspec
 import trio
 
 from penstock.engine.definitions.definitions import Definitions
-from penstock.engine.queues.activity import TOOK, Activity, Depth, EngineReport
+from penstock.engine.queues.activity import TOOK, Activity, Depth
 from penstock.engine.queues.queues import Queues, first_kept_back
 from penstock.engine.requests import ids
 from penstock.engine.requests.read_pool import ReadPool
@@ -32,6 +32,17 @@ from penstock.telemetry.metrics.registry import DURATION_BUCKETS
 from penstock.wire.attention import AcknowledgeBody, Attention, AttentionList
 from penstock.wire.error_code import failure_text
 from penstock.wire.open_work import QueueRow, WorkerView
+from penstock.wire.overview import (
+    Counted,
+    DatabaseView,
+    Durations,
+    EngineList,
+    EngineReport,
+    EngineView,
+    OpenCount,
+    OverviewView,
+    Series,
+)
 from penstock.wire.page import Page
 
 RANGES: Final[Mapping[str, tuple[int, int]]] = {
@@ -57,85 +68,6 @@ LAST_POLLS_MAX: Final = 20
 """Of queues that nobody polls, those that wait longest."""
 DATABASE_KEPT_S: Final = 30.0
 """So old the size of the database may be."""
-
-
-class Counted(msgspec.Struct, frozen=True, rename="camel"):
-    """How many within the range, and per second."""
-
-    in_range: int
-    per_second: float
-
-
-class OpenCount(msgspec.Struct, frozen=True):
-    """Open instances; not exact beyond `OPEN_MAX`."""
-
-    count: int
-    exact: bool
-
-
-class Series(msgspec.Struct, frozen=True, rename="camel"):
-    """Counts per step of time, beginning at ``since``."""
-
-    step_seconds: int
-    since: datetime
-    started: list[int]
-    completed: list[int]
-    failed: list[int]
-
-
-class Durations(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Seconds from start to completion, of those that completed. They are counted by steps of time: these are estimates
-    within a step, and ``…_at_most`` where it ends, if it does."""
-
-    p50: float | None = None
-    p99: float | None = None
-    p50_at_most: float | None = None
-    p99_at_most: float | None = None
-
-
-class OverviewView(msgspec.Struct, frozen=True, rename="camel"):
-    """The answer of `GET /v1/overview`."""
-
-    at: datetime
-    started: Counted
-    completed: Counted
-    failed: Counted
-    cancelled: Counted
-    durations: Durations
-    open: OpenCount
-    series: Series
-    queues: list[QueueRow]
-    attention: list[Attention]
-    engines: int
-
-
-class EngineView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """An engine that lives, or did within a day. ``report``: what it said of itself within five seconds."""
-
-    number: int
-    host: str
-    mode: str
-    schema_version: int
-    alive: bool
-    report: EngineReport | None = None
-
-
-class DatabaseView(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The database. ``history_since``: where its oldest partition of history begins; ``oldest_instance`` is what keeps
-    the partition of its time."""
-
-    version: str
-    bytes: int
-    partitions: int
-    history_since: datetime | None = None
-    oldest_instance: str | None = None
-
-
-class EngineList(msgspec.Struct, frozen=True):
-    """All engines by number, and what they share."""
-
-    items: list[EngineView]
-    database: DatabaseView
 
 
 class _Kept(NamedTuple):

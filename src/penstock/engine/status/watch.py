@@ -18,10 +18,11 @@ import msgspec
 import trio
 
 from penstock.engine.requests import ids
-from penstock.engine.status.overview import Overview, OverviewView, check_range
+from penstock.engine.status.overview import Overview, check_range
 from penstock.errors import BadRequest, NotFound, TooManyRequests
 from penstock.store.db.database import Database
 from penstock.store.rows import watch as store
+from penstock.wire.overview import OverviewView
 
 LOOK_S: Final = 1.0
 WAIT_MAX_S: Final = 30.0

@@ -1,0 +1,300 @@
+"""The operations on instances, and on what instances and messages leave behind."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct
+
+from penstock.api.operation import Body, DeclaredOperation, Grpc, Repeat, Rest
+from penstock.api.permission import Permission
+from penstock.wire import repair_v1 as w
+from penstock.wire import workflow_v1 as m
+from penstock.wire.model import (
+    AuditRecord,
+    Instance,
+    JournalRecord,
+    KeptSignal,
+    RunTree,
+    StepExecution,
+)
+from penstock.wire.page import Page
+from penstock.wire.standing import InstanceState, ShownExecution, VariablesAsOf
+
+_PATH: Final = "/v1/instances/{id}"
+_WORKFLOW: Final = "/workflow.v1.WorkflowEngine/"
+NEWEST: Final = "newest"
+
+
+class GetInstance(Struct, frozen=True):
+    """Which instance, and how long its end is waited for."""
+
+    id: str
+    wait_seconds: float | None = None
+
+
+class GetHistory(Struct, frozen=True):
+    """Of which instance."""
+
+    id: str
+
+
+class ListExecutions(Struct, frozen=True):
+    """Of which instance, which part, and whether with what each wrote. ``order`` is `NEWEST`."""
+
+    id: str
+    order: str = NEWEST
+    cursor: str | None = None
+    limit: int | None = None
+    output: bool = False
+
+
+class CancelInstance(Struct, frozen=True):
+    """Which instance, why, and how."""
+
+    id: str
+    reason: str | None = None
+    force: bool = False
+    compensate: bool = False
+
+
+class ListSignals(Struct, frozen=True):
+    """Of which instance."""
+
+    id: str
+
+
+class GetAudit(Struct, frozen=True):
+    """Whose audit trail, and which part of it."""
+
+    id: str
+    limit: int | None = None
+    after: int | None = None
+    cursor: str | None = None
+
+
+class GetJournal(Struct, frozen=True):
+    """Whose journal, and which part of it."""
+
+    id: str
+    cursor: str | None = None
+    limit: int | None = None
+
+
+class GetVariablesAfter(Struct, frozen=True):
+    """Whose variables, as which execution left them."""
+
+    id: str
+    after: str | None = None
+
+
+class GetState(Struct, frozen=True):
+    """Of which instance."""
+
+    id: str
+
+
+GET_INSTANCE: Final = DeclaredOperation(
+    name="getInstance",
+    summary="Read an instance",
+    description=(
+        "With `waitSeconds` you get the answer when the instance has ended, or after so many seconds as it is then, at "
+        "most 60. 429: 10,000 calls wait in this engine."
+    ),
+    tag="instances",
+    request=GetInstance,
+    answer=Instance,
+    needs=Permission.VIEW,
+    rest=Rest("GET", _PATH, {"waitSeconds": "Answer when it has ended, or after so long, at most 60 (addition)."}),
+    grpc=Grpc(
+        _WORKFLOW + "GetInstance",
+        message=m.GetInstanceRequest,
+        send=lambda asked: m.GetInstanceRequest(asked.id, round(1_000 * (asked.wait_seconds or 0))),
+        take=lambda message: GetInstance(message.id, message.wait_ms / 1_000),
+        answer=m.GetInstanceResponse,
+        give=m.GetInstanceResponse,
+        read=lambda message, _: message.instance,
+    ),
+    also=(
+        Grpc(
+            "/penstock.v1.Repair/GetInstance",
+            message=w.GetInstanceRequest,
+            take=lambda message: GetInstance(message.instance_id),
+            names={"id": "instance_id"},
+        ),
+    ),
+    errors=(400, 404, 429),
+    holds="wait_seconds",
+)
+GET_HISTORY: Final = DeclaredOperation(
+    name="getHistory",
+    summary="Read the step executions, in order of entry",
+    description=(
+        "One item per step execution. With `order=newest` you get a slice of at most `limit`: open executions, then "
+        "those that closed last. `output=true` adds what each wrote. `attemptNumber` is 0 there: it is not counted."
+    ),
+    tag="instances",
+    request=GetHistory,
+    answer=list[StepExecution],
+    needs=Permission.VIEW,
+    rest=Rest("GET", _PATH + "/history", for_people=True),
+    grpc=Grpc(
+        _WORKFLOW + "GetInstanceHistory",
+        message=m.GetInstanceHistoryRequest,
+        answer=m.GetInstanceHistoryResponse,
+        give=m.GetInstanceHistoryResponse,
+        read=lambda message, _: message.executions,
+    ),
+    errors=(400, 404, 503),
+)
+LIST_EXECUTIONS: Final = DeclaredOperation(
+    name="listExecutions",
+    summary="Read a slice of the step executions, open ones first, then those that closed last",
+    tag="instances",
+    request=ListExecutions,
+    answer=Page[ShownExecution],
+    needs=Permission.VIEW,
+    rest=Rest(
+        "GET",
+        _PATH + "/history",
+        {
+            "order": "`newest`.",
+            "cursor": "The `next` of the slice before.",
+            "limit": "1 to 500, clamped; with `output` to 50.",
+            "output": "With what each execution wrote, up to 64 kB each.",
+        },
+        choices={"order": (NEWEST,)},
+        when="order",
+        for_people=True,
+    ),
+)
+CANCEL_INSTANCE: Final = DeclaredOperation(
+    name="cancelInstance",
+    summary="Cancel an instance",
+    description=(
+        "A run of a durable workflow is asked to end and cleans up first, so it may still be open in the answer. "
+        "`force` ends it at once, without clean-up. With `compensate` an instance compensates its completed steps "
+        "first, so it may still be open in the answer. 409: it has ended, or it is compensating already."
+    ),
+    tag="instances",
+    request=CancelInstance,
+    answer=Instance,
+    needs=Permission.OPERATE,
+    rest=Rest(
+        "POST",
+        _PATH + "/cancel",
+        body=Body(
+            name="CancelBody",
+            text="``force``: a durable run ends at once, without the clean-up of its body. ``compensate``: what an "
+            "instance did is\n    undone first.",
+            required=False,
+        ),
+    ),
+    grpc=Grpc(
+        _WORKFLOW + "CancelInstance",
+        message=m.CancelInstanceRequest,
+        answer=m.CancelInstanceResponse,
+        give=m.CancelInstanceResponse,
+        read=lambda message, _: message.instance,
+        lacks=("force",),
+        cleaned=("reason",),
+    ),
+    errors=(400, 404, 409),
+    repeat=Repeat.IF_NOT_APPLIED,
+)
+LIST_SIGNALS: Final = DeclaredOperation(
+    name="listSignals",
+    summary="List kept signals, oldest first (addition)",
+    tag="tasks",
+    request=ListSignals,
+    answer=list[KeptSignal],
+    needs=Permission.VIEW,
+    rest=Rest("GET", _PATH + "/signals"),
+    errors=(404,),
+)
+GET_AUDIT: Final = DeclaredOperation(
+    name="getAudit",
+    summary="Read the audit trail, oldest first (addition)",
+    description="`after` is how many records to leave out. `cursor` is the `next` of the slice before.",
+    tag="instances",
+    request=GetAudit,
+    answer=Page[AuditRecord],
+    needs=Permission.VIEW,
+    rest=Rest(
+        "GET",
+        _PATH + "/audit",
+        {
+            "limit": "1 to 1,000, clamped.",
+            "after": "How many records to leave out.",
+            "cursor": "In place of `after`: the `next` of the slice before.",
+        },
+    ),
+    errors=(400, 404),
+)
+GET_JOURNAL: Final = DeclaredOperation(
+    name="getJournal",
+    summary="Read a run's journal, oldest first (addition)",
+    description=(
+        "For a run of a durable workflow: all that came into the workflow function from outside, in order. "
+        "`replayed`: the executor that has the run, or ended it, found the record there and replayed it. A slice "
+        "ends earlier where records are large. 409: it is no run of a durable workflow."
+    ),
+    tag="instances",
+    request=GetJournal,
+    answer=Page[JournalRecord],
+    needs=Permission.VIEW,
+    rest=Rest(
+        "GET",
+        _PATH + "/journal",
+        {"cursor": "The `next` of the slice before.", "limit": "1 to 1,000, clamped; by default 1,000."},
+    ),
+    errors=(400, 404, 409),
+)
+GET_TREE: Final = DeclaredOperation(
+    name="getTree",
+    summary="Read the tree of a run's branches, or of an instance's calls (addition)",
+    description=(
+        "For a run of a durable workflow: its branches, what they did and what they wait for. Ended branches are "
+        "as the journal says, open ones as the executor reported last. `rejected` has the oldest 20 messages that"
+        " fit nothing that the run waits for. For an instance of a definition the branches are the instances that"
+        " it called, and those that they called: the first 1,000."
+    ),
+    tag="instances",
+    request=w.GetTreeRequest,
+    answer=RunTree,
+    needs=Permission.VIEW,
+    rest=Rest("GET", _PATH + "/tree", names={"instance_id": "id"}),
+    grpc=Grpc("/penstock.v1.Repair/GetTree"),
+    errors=(404,),
+)
+GET_VARIABLES_AFTER: Final = DeclaredOperation(
+    name="getVariablesAfter",
+    summary="Read the variables as an execution left them (addition)",
+    description=(
+        "`after` is the id of an execution. You get the variables as that execution left them, and the names of "
+        "the variables that it wrote. 409: it is open."
+    ),
+    tag="instances",
+    request=GetVariablesAfter,
+    answer=VariablesAsOf,
+    needs=Permission.VIEW,
+    rest=Rest("GET", "/v1/instances/{id}/variables", {"after": "The id of an execution."}, for_people=True),
+    errors=(400, 404, 409, 503),
+    required=("after",),
+)
+GET_STATE: Final = DeclaredOperation(
+    name="getState",
+    summary="Read where an instance stands, and why (addition)",
+    description=(
+        "`text` says in one sentence why the instance is where it is. `children` are the newest 200 instances "
+        "that it started. `path` has the ways that its newest 500 executions took. `version` is the version of "
+        "its variables for `ifVersion`. The cost does not grow with the instance's length. 503: the database is "
+        "too busy for it."
+    ),
+    tag="instances",
+    request=GetState,
+    answer=InstanceState,
+    needs=Permission.VIEW,
+    rest=Rest("GET", "/v1/instances/{id}/state"),
+    errors=(404, 503),
+)
