@@ -10,8 +10,9 @@ import trio
 
 from penstock.access.gate import Gate
 from penstock.access.identity import current_identity
-from penstock.access.roles import LEAST_ROLE, Permission, read_grant
+from penstock.access.roles import LEAST_ROLE, read_grant
 from penstock.access.tokens import KnownToken, make_token
+from penstock.api.permission import Permission
 from penstock.rest.operations import OPERATIONS
 from penstock.settings import Settings
 from tests.access.people import TOKENS, bearer, make_gate

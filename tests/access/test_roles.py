@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from penstock.access.identity import Identity, actor, check_job_types, set_identity
-from penstock.access.roles import ALLOWED, LEAST_ROLE, Grant, Permission, Role, grant_of, merged, read_grant
+from penstock.access.roles import ALLOWED, LEAST_ROLE, Grant, Role, grant_of, merged, read_grant
+from penstock.api.permission import Permission
 from penstock.errors import BadRequest, Forbidden
 
 

@@ -17,8 +17,9 @@ from h2.exceptions import H2Error
 from penstock.access import gate as gate_module
 from penstock.access import table
 from penstock.access.gate import Gate
-from penstock.access.roles import LEAST_ROLE, Permission, read_grant
+from penstock.access.roles import LEAST_ROLE, read_grant
 from penstock.access.tokens import KnownToken, make_token
+from penstock.api.permission import Permission
 from penstock.rest.operations import OPERATIONS
 from penstock.rpc.problems import status_of
 from penstock.rpc.server import GrpcServer

@@ -47,8 +47,9 @@ IGNORED = {"finishSignIn": {"session_state", "error", "error_description", "erro
 """What issuers send along, and nobody reads."""
 
 
-@pytest.mark.parametrize("row", OPERATIONS, ids=lambda row: row.id)
+@pytest.mark.parametrize("row", [row for row in OPERATIONS if row.handler is not None], ids=lambda row: row.id)
 def test_a_handler_reads_only_its_rows_parameters(row: RestOperation) -> None:
+    assert row.handler is not None
     assert names_read(row.handler) == row.query_names - IGNORED.get(row.id, set())
 
 

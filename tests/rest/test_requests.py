@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.engine.definitions.drafts import DraftCheck, ExpressionVerdict, VariableRead
+from penstock.wire.drafts import DraftCheck, ExpressionVerdict, VariableRead
 from penstock.wire.model import Completion, Failure, Heartbeat, Lease, PollRequest, StartRequest
 from tests.rest.scripted import NOON, Rest, ScriptedEngine, instance, job
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.rest.open_work import settings_of
+from penstock.engine.status.settings_shown import settings_of
 from penstock.settings import SETTINGS, Secret, Settings
 
 HIDDEN = "hunter2"

@@ -16,19 +16,17 @@ from penstock.access import table
 from penstock.access.gate import REVOKED, AccessEnd, Gate, reason_of
 from penstock.access.identity import Identity, set_identity
 from penstock.access.limits import CallLimits
+from penstock.api import ROWS
 from penstock.engine.engine import Engine
+from penstock.engine.operations import bound_operations
 from penstock.engine.requests.answers import MemoryReservation
 from penstock.errors import Forbidden, PayloadTooLarge, PenstockError, TooManyRequests, Unauthenticated
 from penstock.log.log import set_trace
 from penstock.loop.offload import INLINE_MAX_BYTES
 from penstock.loop.taskless import need_task
-from penstock.rest.audit import AuditRoutes
-from penstock.rest.batches import BatchRoutes
-from penstock.rest.bulk import BulkRoutes
 from penstock.rest.console import PATH as CONSOLE
 from penstock.rest.console import ConsoleFiles, prefers_page
 from penstock.rest.cors import Cors
-from penstock.rest.definition_use import DefinitionUseRoutes
 from penstock.rest.definitions import DefinitionRoutes
 from penstock.rest.docs import DocsRoutes
 from penstock.rest.drafts import DraftRoutes
@@ -36,12 +34,12 @@ from penstock.rest.exchange import (
     CLIENT_GONE_STATUS,
     AsgiExchange,
     ClientGone,
-    Exchange,
     Handler,
     Headers,
     Message,
     Receive,
     Reply,
+    RestExchange,
     RestRequest,
     Scope,
     Send,
@@ -52,7 +50,6 @@ from penstock.rest.exchange import (
 )
 from penstock.rest.health import ALIVE, LIVE_PATH, HealthRoutes
 from penstock.rest.hiding import Hider
-from penstock.rest.inbox import InboxRoutes
 from penstock.rest.inline_handler import InlineCall, InlineRoutes, Wire
 from penstock.rest.instances import InstanceRoutes
 from penstock.rest.jobs import JobRoutes
@@ -61,15 +58,13 @@ from penstock.rest.open_work import OpenWorkRoutes
 from penstock.rest.openapi import openapi_json
 from penstock.rest.operation import RestOperation, Route
 from penstock.rest.operations import KINDS_BY_NAME, LIVE, OPERATIONS
-from penstock.rest.overview import OverviewRoutes
 from penstock.rest.pages import Pages
 from penstock.rest.parameters import UnknownParameters
 from penstock.rest.problems import bug, nothing_at, problem, problem_of
-from penstock.rest.queues import QueueRoutes
 from penstock.rest.reading import ROUTE
 from penstock.rest.routed import CALLER, RoutedApp
+from penstock.rest.rows import view_of
 from penstock.rest.runs import RunRoutes
-from penstock.rest.schedules import ScheduleRoutes
 from penstock.rest.sessions import SessionRoutes, cookie_of
 from penstock.rest.starts import StartRoutes
 from penstock.rest.tasks import TaskRoutes
@@ -167,9 +162,9 @@ class RestApp:
             return _answer_lifespan(receive, send)
         raise ValueError(f"there is no {kind} here")
 
-    def taskless_call(self, exchange: Exchange) -> Coroutine[Any, Any, None] | None:
-        """What serves a request without ASGI, and without a task as far as that goes (`penstock.loop.taskless`); None for
-        those that the framework serves."""
+    def taskless_call(self, exchange: RestExchange) -> Coroutine[Any, Any, None] | None:
+        """What serves a request without ASGI, and without a task as far as that goes (`penstock.loop.taskless`); None
+        for those that the framework serves."""
         inline = self._find_inline(exchange)
         return None if inline is None else self._serve(exchange, inline, {})
 
@@ -185,12 +180,14 @@ class RestApp:
             )  # fmt: skip
         return InlineCall(self._inline_routes, wire)
 
-    def serve_by(self, exchange: Exchange, handler: Handler) -> Coroutine[Any, Any, None]:
+    def serve_by(self, exchange: RestExchange, handler: Handler) -> Coroutine[Any, Any, None]:
         """As `taskless_call` for a poll, by another handler."""
         operation, _ = self._inline["/v1/jobs/poll"]
         return self._serve(exchange, (operation, handler, ""), {})
 
-    async def _serve(self, exchange: Exchange, inline: tuple[RestOperation, Handler, str] | None, scope: Scope) -> None:
+    async def _serve(
+        self, exchange: RestExchange, inline: tuple[RestOperation, Handler, str] | None, scope: Scope
+    ) -> None:
         """``scope``: of what is not hot."""
         started = perf_counter()
         request = exchange.request
@@ -244,7 +241,7 @@ class RestApp:
             if span is not None:
                 end_call(span, label, pattern, status)
 
-    def _find_inline(self, exchange: Exchange) -> tuple[RestOperation, Handler, str] | None:
+    def _find_inline(self, exchange: RestExchange) -> tuple[RestOperation, Handler, str] | None:
         """(row, handler, job id) of the inline route that is asked for."""
         path = exchange.path
         if exchange.request.method != "POST":
@@ -260,7 +257,7 @@ class RestApp:
         return None
 
     async def _admit(
-        self, exchange: Exchange, headers: dict[bytes, bytes], scope: Scope
+        self, exchange: RestExchange, headers: dict[bytes, bytes], scope: Scope
     ) -> tuple[Identity | PenstockError | None, PenstockError | None]:
         """Who calls (with authentication; an error says why that is not known), and why there is no answer at all. A
         call without a refusal is counted: `CallLimits.leave` ends that."""
@@ -277,7 +274,9 @@ class RestApp:
             over = limits.enter(caller if isinstance(caller, Identity) else None)
         return caller, None if over is None else TooManyRequests(over)
 
-    async def _caller(self, gate: Gate, exchange: Exchange, headers: dict[bytes, bytes]) -> Identity | PenstockError:
+    async def _caller(
+        self, gate: Gate, exchange: RestExchange, headers: dict[bytes, bytes]
+    ) -> Identity | PenstockError:
         """Who calls; or why that is not known, which matters only where it is asked for."""
         set_identity(None)  # one task serves all calls of a connection
         proofs = [value for name, value in exchange.request.headers if name == b"authorization"]
@@ -296,7 +295,7 @@ class RestApp:
 
     async def _answer(
         self,
-        exchange: Exchange,
+        exchange: RestExchange,
         headers: dict[bytes, bytes],
         operation: RestOperation,
         handler: Handler,
@@ -382,18 +381,19 @@ def _routes(engine: Engine, degraded: Callable[[], Sequence[str]], gate: Gate | 
     """All that are switched on."""
     handler_classes: list[object] = [
         DefinitionRoutes(engine), InstanceRoutes(engine), jobs, StartRoutes(engine), TaskRoutes(engine),
-        RunRoutes(engine), OverviewRoutes(engine), BulkRoutes(engine), InboxRoutes(engine), DraftRoutes(engine),
-        AuditRoutes(engine),
-        QueueRoutes(engine), OpenWorkRoutes(engine), DefinitionUseRoutes(engine), ScheduleRoutes(engine),
-        BatchRoutes(engine),
+        RunRoutes(engine), DraftRoutes(engine), OpenWorkRoutes(engine),
         HealthRoutes(engine, degraded), MeRoutes(),
         *([DocsRoutes(openapi_json)] if engine.settings.docs_enabled else []),
         SessionRoutes(gate),
         WatchRoutes(engine, gate),
     ]  # fmt: skip
-    there = {type(room).__name__ for room in handler_classes}
+    there = {type(handler_class).__name__ for handler_class in handler_classes}
+    bound = bound_operations(engine)
+    views = {row.rest.id or row.name: view_of(row, bound, engine.limits) for row in ROWS if not row.rest.when}
     return [
-        (operation, operation.bound(handler_classes)) for operation in OPERATIONS if operation.handler_class in there
+        (operation, views[operation.id] if operation.handler is None else operation.bound(handler_classes))
+        for operation in OPERATIONS
+        if operation.handler is None or operation.handler_class in there
     ]
 
 

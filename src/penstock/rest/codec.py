@@ -19,7 +19,6 @@ from penstock.engine.requests.payload import (
     ERROR_MESSAGE_MAX_BYTES,
     PayloadLimits,
     check_json_value,
-    check_variables,
     clean_text,
 )
 from penstock.errors import BadRequest
@@ -39,29 +38,6 @@ class WatchBody(RequestBody):
     wait_seconds: Number | None = None
 
 
-class PriorityBody(RequestBody):
-    priority: int
-
-
-class CancelBody(RequestBody):
-    """``force``: a run of code ends at once, without the clean-up of its body. ``compensate``: what an instance did is
-    undone first."""
-
-    reason: str | None = None
-    force: bool | None = None
-    compensate: bool | None = None
-
-
-class RetryBody(RequestBody):
-    """``note``: for the audit trail. ``from_step_id``: where it goes on in place of the step that failed, or of
-    ``step_id``. ``again``: also where work would be done again that was done already."""
-
-    note: str | None = None
-    from_step_id: str | None = None
-    step_id: str | None = None
-    again: bool | None = None
-
-
 class MessageBody(RequestBody):
     """A message to a durable run. ``payload`` may be any JSON."""
 
@@ -77,28 +53,6 @@ class ResolveBody(RequestBody):
     payload: msgspec.Raw = field(default_factory=msgspec.Raw)
     note: str | None = None
     force: bool = False
-
-
-class PublishBody(RequestBody):
-    """A message to whoever waits for its name with its key."""
-
-    name: str | None = None
-    correlation_key: str | None = None
-    variables: msgspec.Raw = field(default_factory=msgspec.Raw)
-    ttl: str | None = None
-    message_id: str | None = None
-    deliver: str | None = None
-
-
-class UserTaskBody(RequestBody):
-    """``result`` is what gRPC and old clients call ``variables``. ``execution_id``: this one of several that are open,
-    not the oldest."""
-
-    variables: msgspec.Raw = field(default_factory=msgspec.Raw)
-    result: msgspec.Raw = field(default_factory=msgspec.Raw)
-    completed_by: str | None = None
-    execution_id: str | None = None
-    worker_id: str | None = None
 
 
 def decoder(kind: type[T]) -> Callable[[bytes], T]:
@@ -152,12 +106,6 @@ def required(value: str | None, field: str) -> str:
 def whole(value: Number | None) -> int:
     """A number where 0 or less is the default. Fractions are rounded up: a half second is no default."""
     return 0 if value is None or value <= 0 else math.ceil(value)
-
-
-def given_variables(raw: msgspec.Raw | None, limits: PayloadLimits, field: str = "variables") -> bytes | None:
-    """A variable map, None when it is absent or null. Raises BadRequest, PayloadTooLarge."""
-    data = b"" if raw is None else bytes(raw)
-    return None if data in (b"", b"null") else check_variables(data, limits, field)
 
 
 def given_value(raw: msgspec.Raw | None, limits: PayloadLimits, field: str) -> bytes | None:

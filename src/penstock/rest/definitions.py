@@ -9,7 +9,7 @@ from penstock.core.graph.definition import Definition
 from penstock.engine.definitions.definitions import LoadedDefinition
 from penstock.engine.engine import Engine
 from penstock.errors import NotFound, UnsupportedFormat
-from penstock.rest.exchange import NO_CONTENT, Reply
+from penstock.rest.exchange import Reply
 from penstock.rest.reading import body_of, query_number, query_slice, query_text, respond
 
 _encode = msgspec.json.Encoder().encode
@@ -48,16 +48,6 @@ class DefinitionRoutes:
     async def get_version(self, id: str, number: str) -> Response:
         """``GET /v1/definitions/{id}/versions/{n}``"""
         return _document(await self._engine.definitions.get(id, _version(id, number)))
-
-    async def activate(self, id: str, number: str) -> Response:
-        """``POST /v1/definitions/{id}/versions/{n}/activate``"""
-        active = await self._engine.definitions.activate(id, _version(id, number))
-        return respond(Reply(200, _encode(active)))
-
-    async def delete(self, id: str) -> Response:
-        """``DELETE /v1/definitions/{id}``"""
-        await self._engine.code.delete(id)
-        return respond(NO_CONTENT)
 
 
 def _version(id: str, number: str) -> int:

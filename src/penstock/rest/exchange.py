@@ -80,7 +80,7 @@ class InlineRequest(Protocol):
     def query(self) -> bytes: ...
 
 
-class Exchange(Protocol):
+class RestExchange(Protocol):
     """One request and the way to its answer: of our own server without ASGI, of any other through `AsgiExchange`."""
 
     @property
@@ -195,8 +195,8 @@ class ClientGone(Exception):
     """The client went away before its request was whole: there is nobody to answer."""
 
 
-async def body_of(exchange: Exchange, max_bytes: int) -> bytes:
-    """The whole body. Raises as `read_body`."""
+async def body_of(exchange: RestExchange, max_bytes: int) -> bytes:
+    """Return the whole body. Raises as `read_body`."""
     body = exchange.take_body()
     if body is None:
         return await read_body(exchange.receive, max_bytes)
@@ -229,7 +229,7 @@ def _check_size(size: int, max_bytes: int) -> None:
         raise PayloadTooLarge(f"the body has more than {max_bytes} bytes")
 
 
-async def answer(exchange: Exchange, reply: Reply, more_headers: Headers) -> None:
+async def answer(exchange: RestExchange, reply: Reply, more_headers: Headers) -> None:
     """Send an answer whole."""
     if reply.rest:
         await send_reply(exchange.send, reply, more_headers)

@@ -27,8 +27,9 @@ class Readiness(msgspec.Struct, rename="camel", omit_defaults=True):
 
     status: str
     degraded: list[str] | None = None
-    quarantined_rows: dict[str, int] | None = None
-    """How many rows wait aside that the database refused, by service: the log and `penstock_quarantined_row` say which."""
+    quarantined_rows: dict[str, int] | None = msgspec.field(default=None, name="rowsAside")
+    """How many rows wait aside that the database refused, by service: the log and `penstock_quarantined_row` say
+    which."""
     insecure: bool = False
     """The engine has no authentication, and was told to let everybody in all the same."""
 

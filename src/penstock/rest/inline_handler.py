@@ -19,7 +19,7 @@ import msgspec
 
 from penstock.access.gate import Gate, reason_of
 from penstock.access.identity import Identity
-from penstock.access.roles import Permission
+from penstock.api.permission import Permission
 from penstock.engine.jobs.inline_jobs import InlineJobs, KnownPoll, ParkedPoll
 from penstock.engine.queues.claims import ClaimItem
 from penstock.engine.queues.fast_path import FastCompletion

@@ -13,18 +13,13 @@ from penstock.core.graph.definition import BUSINESS_KEY_MAX_CHARS
 from penstock.core.parsing.turns import FLOW_KEY_MAX_CHARS
 from penstock.engine.engine import Engine
 from penstock.engine.instances.instance_filter import ORDERS, InstanceFilter
-from penstock.engine.instances.instances import AUDIT_PAGE_MAX
-from penstock.engine.repair.migrations import MigrationRequest
-from penstock.engine.repair.repair import StepSkip, TokenMove, VariablesEdit
 from penstock.engine.requests.paging import CAUSE_MAX_CHARS, NAME_MAX_CHARS
 from penstock.errors import BadRequest
 from penstock.loop.offload import INLINE_MAX_BYTES, run_sized, take_turn
-from penstock.rest.codec import CancelBody, PriorityBody, RetryBody, decoder, optional_decoder
 from penstock.rest.exchange import ANSWER_LOST, JSON, Reply, Scope
 from penstock.rest.hiding import Mask, hides, mask_of
 from penstock.rest.operation import BOOLEAN, INTEGER, TIME, Parameter
 from penstock.rest.reading import (
-    body_of,
     query_family,
     query_flag,
     query_number,
@@ -77,15 +72,7 @@ ORDER: Final = Parameter(
 )  # fmt: skip
 VIEW_FULL: Final = "full"
 VIEW_SUMMARY: Final = "summary"
-NEWEST: Final = "newest"
 
-_read_cancel = optional_decoder(CancelBody)
-_read_priority = decoder(PriorityBody)
-_read_retry = optional_decoder(RetryBody)
-_read_edit = decoder(VariablesEdit)
-_read_skip = decoder(StepSkip)
-_read_move = decoder(TokenMove)
-_read_migration = decoder(MigrationRequest)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -94,15 +81,7 @@ class InstanceRoutes:
 
     def __init__(self, engine: Engine) -> None:
         self._instances = engine.instances
-        self._repair = engine.repair
-        self._migrations = engine.migrations
-        self._diagnosis = engine.diagnosis
         self._hiding = engine.hiding
-
-    async def _shown(self, view: Instance) -> bytes:
-        if _are_large([view]):
-            await take_turn()
-        return _encode(view)
 
     async def list(self) -> Response:
         """``GET /v1/instances``, with ``view=summary`` without variables"""
@@ -132,91 +111,6 @@ class InstanceRoutes:
     async def count(self) -> Response:
         """``GET /v1/instances/count``"""
         return respond(Reply(200, _encode(await self._instances.count(self._filter()))))
-
-    async def get(self, id: str) -> Response:
-        """``GET /v1/instances/{id}``"""
-        wait_s = query_number(request, "waitSeconds")
-        return respond(Reply(200, await self._shown(await self._instances.get(id, wait_s))))
-
-    async def history(self, id: str) -> Response:
-        """``GET /v1/instances/{id}/history``; with ``order=newest`` a slice"""
-        order = query_text(request, "order")
-        if order == NEWEST:
-            cursor, limit, output = (
-                query_text(request, "cursor"),
-                query_number(request, "limit"),
-                query_flag(request, "output"),
-            )
-            found = await self._diagnosis.history(id, cursor, limit, output=output)
-            return respond(Reply(200, _encode(found)))
-        if order is not None:
-            raise BadRequest(f"order: must be {NEWEST}, or be left out for all in order of entry")
-        return respond(Reply(200, b'{"items":%b}' % _encode(await self._instances.history(id))))
-
-    async def variables_after(self, id: str) -> Response:
-        """``GET /v1/instances/{id}/variables``"""
-        after = query_text(request, "after")
-        if after is None:
-            raise BadRequest("after: is needed, the id of an execution")
-        return respond(Reply(200, _encode(await self._diagnosis.variables_after(id, after))))
-
-    async def state(self, id: str) -> Response:
-        """``GET /v1/instances/{id}/state``"""
-        return respond(Reply(200, _encode(await self._diagnosis.state(id))))
-
-    async def audit(self, id: str) -> Response:
-        """``GET /v1/instances/{id}/audit``"""
-        limit, after = query_number(request, "limit", AUDIT_PAGE_MAX), query_number(request, "after")
-        found = await self._instances.audit(id, limit, after, query_text(request, "cursor"))
-        return respond(Reply(200, _encode(found)))
-
-    async def cancel(self, id: str) -> Response:
-        """``POST /v1/instances/{id}/cancel``"""
-        body = _read_cancel(await body_of(request))
-        force, compensate = bool(body.force), bool(body.compensate)
-        cancelled = await self._instances.cancel(id, body.reason, force=force, compensate=compensate)
-        return respond(Reply(200, await self._shown(cancelled)))
-
-    async def edit_variables(self, id: str) -> Response:
-        """``POST /v1/instances/{id}/variables``"""
-        data = await body_of(request)
-        edit = await run_sized(len(data), lambda: _read_edit(data))
-        return respond(Reply(200, await self._shown(await self._repair.edit_variables(id, edit))))
-
-    async def retry(self, id: str) -> Response:
-        """``POST /v1/instances/{id}/retry``"""
-        body = _read_retry(await body_of(request))
-        if body.from_step_id is not None:
-            view = await self._repair.retry_from(id, body.from_step_id, body.step_id, body.note)
-        elif body.step_id is not None:
-            raise BadRequest("stepId: needs a fromStepId, where the instance is to go on")
-        else:
-            view = await self._instances.retry(id, body.note, again=bool(body.again))
-        return respond(Reply(200, await self._shown(view)))
-
-    async def skip(self, id: str) -> Response:
-        """``POST /v1/instances/{id}/skip``"""
-        data = await body_of(request)
-        skip = await run_sized(len(data), lambda: _read_skip(data))
-        return respond(Reply(200, await self._shown(await self._repair.skip(id, skip))))
-
-    async def set_priority(self, id: str) -> Response:
-        """``POST /v1/instances/{id}/priority``"""
-        priority = _read_priority(await body_of(request)).priority
-        return respond(Reply(200, await self._shown(await self._repair.set_priority(id, priority))))
-
-    async def migrate(self, id: str) -> Response:
-        """``POST /v1/instances/{id}/migrate``"""
-        wanted = _read_migration(await body_of(request))
-        if wanted.dry_run:
-            return respond(Reply(200, _encode(await self._migrations.check(id, wanted))))
-        await self._migrations.migrate(id, wanted)
-        return respond(Reply(200, await self._shown(await self._instances.after_change(id))))
-
-    async def move(self, id: str) -> Response:
-        """``POST /v1/instances/{id}/move``"""
-        move = _read_move(await body_of(request))
-        return respond(Reply(200, await self._shown(await self._repair.move(id, move))))
 
     def _filter(self) -> InstanceFilter:
         """Raises BadRequest, also for a filter by what the caller is not shown: it would tell the value."""

@@ -14,6 +14,7 @@ import trio
 
 from penstock.engine.engine import Engine
 from penstock.engine.queues.polls import MANY_TYPES
+from penstock.engine.requests.payload import given_variables
 from penstock.errors import BadRequest, DispatchModeConflict, PayloadTooLarge, PenstockError
 from penstock.loop.offload import INLINE_MAX_BYTES, run_sized, take_turn
 from penstock.loop.taskless import need_task
@@ -24,7 +25,6 @@ from penstock.rest.codec import (
     error_text,
     error_tolerant,
     given_value,
-    given_variables,
     required,
     whole,
 )

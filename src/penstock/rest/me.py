@@ -9,7 +9,8 @@ import msgspec
 from quart import Response
 
 from penstock.access.identity import Identity, current_identity
-from penstock.access.roles import ALLOWED, Permission, Role
+from penstock.access.roles import ALLOWED, Role
+from penstock.api.permission import Permission
 from penstock.rest.exchange import Reply
 from penstock.rest.reading import respond
 

@@ -11,7 +11,8 @@ from typing import Any, Final
 import msgspec
 
 from penstock import __version__
-from penstock.access.roles import LEAST_ROLE, Permission
+from penstock.access.roles import LEAST_ROLE
+from penstock.api.permission import Permission
 from penstock.rest.operation import Parameter, RestOperation, ref
 from penstock.rest.operations import OPERATIONS, TAGS
 from penstock.rest.schemas import component_schemas

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, get_args, get_origin
 
 import msgspec
 
-from penstock.access.roles import Permission
+from penstock.api.permission import Permission
 
 Schema = dict[str, Any]
 Kind = type[msgspec.Struct]
@@ -66,6 +66,8 @@ _PATH_TEXTS: Final = {
     "stepId": "Id of the step.",
     "number": "Version, 1 or more.",
     "key": "Instance key.",
+    "updateId": "Id of a call of an update.",
+    "kind": "schedule or queue.",
     "position": "Of a message in the journal, as `rejected` of the run's tree has it.",
 }
 INLINE: Final = frozenset({"JobRoutes", "StartRoutes"})
@@ -95,8 +97,9 @@ class RestOperation(NamedTuple):
 
     method: str
     path: str
-    handler: Bound
-    """A method of one of the classes of routes; those of `INLINE` take a `RestRequest`, the others are the framework's."""
+    handler: Bound | None
+    """A method of one of the classes of routes; those of `INLINE` take a `RestRequest`, the others are the framework's.
+    None: it is served as its row in `penstock.api` says."""
     needs: Permission
     """Without which the call is refused."""
     id: str
@@ -121,7 +124,8 @@ class RestOperation(NamedTuple):
     """Whether it is made for people: what is hidden from the console (`hiding`) is masked for everybody."""
 
     def bound(self, handler_classes: Sequence[object]) -> Bound:
-        """The handler of the one of ``rooms`` that has it."""
+        """The handler of the one of ``handler_classes`` that has it."""
+        assert self.handler is not None
         [handler_class] = [
             handler_class for handler_class in handler_classes if type(handler_class).__name__ == self.handler_class
         ]
@@ -139,8 +143,8 @@ class RestOperation(NamedTuple):
 
     @property
     def handler_class(self) -> str:
-        """The name of the class that has the handler."""
-        return self.handler.__qualname__.partition(".")[0]
+        """The name of the class that has the handler; empty where there is none."""
+        return "" if self.handler is None else self.handler.__qualname__.partition(".")[0]
 
     @property
     def query_names(self) -> frozenset[str]:

@@ -14,30 +14,15 @@ import msgspec
 
 from penstock.access.roles import Permission
 from penstock.engine.instances.views import InstanceSummary, Whereabouts
-from penstock.engine.repair.migrations import MigrationRequest
-from penstock.engine.repair.repair import StepSkip, TokenMove, VariablesEdit
-from penstock.engine.status.diagnosis import ShownExecution
-from penstock.rest.codec import (
-    CancelBody,
-    MessageBody,
-    PriorityBody,
-    PublishBody,
-    ResolveBody,
-    RetryBody,
-    UserTaskBody,
-    WatchBody,
-)
+from penstock.rest.codec import MessageBody, ResolveBody, WatchBody
 from penstock.rest.definitions import DefinitionRoutes
 from penstock.rest.docs import DocsRoutes
 from penstock.rest.health import LIVE_PATH, HealthRoutes, Readiness
 from penstock.rest.instances import FILTER, ORDER, InstanceRoutes
 from penstock.rest.jobs import JobRoutes
 from penstock.rest.operation import (
-    BOOLEAN,
     INTEGER,
-    SLICE,
     STRING,
-    VARIABLES,
     Kind,
     Parameter,
     RestOperation,
@@ -49,13 +34,11 @@ from penstock.rest.operation import (
     struct,
 )
 from penstock.rest.operations_for_people import FOR_PEOPLE, KINDS_FOR_PEOPLE
-from penstock.rest.operations_of_batches import KINDS_OF_BATCHES, OF_BATCHES
-from penstock.rest.operations_of_schedules import KINDS_OF_SCHEDULES, OF_SCHEDULES
+from penstock.rest.rows import kinds_of, required_of, route_of, routes_of
 from penstock.rest.runs import RunRoutes
 from penstock.rest.starts import StartRoutes
 from penstock.rest.tasks import TaskRoutes
 from penstock.wire.model import (
-    AuditRecord,
     Branch,
     Completion,
     DefinitionSummary,
@@ -67,23 +50,17 @@ from penstock.wire.model import (
     Job,
     JobOutcome,
     JobRef,
-    JournalRecord,
-    KeptMessage,
-    KeptSignal,
     Lease,
     LostJob,
     Park,
     PollRequest,
-    PublishedMessage,
     RejectedMessage,
     RunTree,
     StartRequest,
     StartResult,
-    StepExecution,
 )
 from penstock.wire.open_work import OpenJobView
 from penstock.wire.page import Page
-from penstock.wire.repair import MigrationCheck
 
 TAGS: Final[Mapping[str, str]] = {
     "definitions": "What workflows look like.",
@@ -103,14 +80,6 @@ PAGE: Final = (
     Parameter("limit", "query", "As `pageSize`, of a slice: in place of pages, from the first one on.", INTEGER),
 )
 JOB_STATUSES: Final = ("FAILED", "WAITING", "LOCKED", "DISPATCHED", "BACKOFF")
-SIGNAL: Final = (
-    Parameter("buffer", "query", "Keep the signal until the wait opens (addition).", BOOLEAN),
-    Parameter(
-        "signalId", "query",
-        "The sender's id of the signal, remembered as long as the instance: it may come early, or twice, and acts once "
-        "(addition).",
-    ),
-)  # fmt: skip
 KEY: Final = Parameter(
     "Idempotency-Key", "header", "The same key gives the first answer again, for 24 hours (addition)."
 )
@@ -128,9 +97,8 @@ REQUIRED: Final[Mapping[str, Sequence[str]]] = {
     "StartBody": ("definitionId",),
     "StartItem": ("definitionId",),
     "MessageBody": ("name",),
-    "PublishBody": ("name", "correlationKey"),
     "ScheduleSpec": ("definitionId",),
-    "BackfillBody": ("from", "to"),
+    **required_of(ROWS),
     # Of answers, whose classes clients share and so have a default for everything. A summary has no variables.
     "Attempt": ("attempt", "status"),
     "RecordedAttempt": ("attempt", "status"),
@@ -160,6 +128,7 @@ REQUIRED: Final[Mapping[str, Sequence[str]]] = {
     ),
     "ScheduleRun": ("at", "outcome"),
     "ScheduleTime": ("at", "firesAt"),
+    "SchedulePreview": ("times",),
     "Batch": (
         "id", "state", "total", "pending", "active", "completed", "failed", "cancelled", "refused", "removed",
         "createdAt",
@@ -191,15 +160,13 @@ BODIES: Final[Mapping[str, tuple[type[msgspec.Struct], Sequence[str]]]] = {
 }
 """Nouns without the fields that stand elsewhere: the job in the path, the worker of a batch, the key in the header."""
 KINDS: Final[Sequence[Kind]] = (
-    PollRequest, WatchBody, Completion, Failure, Heartbeat, JobRef, Park, StartRequest, CancelBody, RetryBody,
-    PriorityBody,
-    MessageBody, ResolveBody, PublishBody, PublishedMessage, Page[KeptMessage],
-    UserTaskBody, DefinitionSummary, Page[DefinitionSummary], Instance, Page[Instance], InstanceSummary,
-    Whereabouts, Page[InstanceSummary], StepExecution, Page[ShownExecution],
-    Page[AuditRecord], Page[JournalRecord], Branch, RejectedMessage, RunTree, StartResult, Job, LostJob,
-    Lease, JobOutcome, HeartbeatOutcome, Page[FailedJob], KeptSignal, Readiness,
-    VariablesEdit, StepSkip, TokenMove, MigrationRequest, MigrationCheck, Page[OpenJobView], *KINDS_FOR_PEOPLE,
-    *KINDS_OF_SCHEDULES, *KINDS_OF_BATCHES,
+    PollRequest, WatchBody, Completion, Failure, Heartbeat, JobRef, Park, StartRequest,
+    MessageBody, ResolveBody,
+    DefinitionSummary, Page[DefinitionSummary], Instance, Page[Instance], InstanceSummary,
+    Whereabouts, Page[InstanceSummary], Branch, RejectedMessage, RunTree, StartResult, Job, LostJob,
+    Lease, JobOutcome, HeartbeatOutcome, Page[FailedJob], Readiness,
+    Page[OpenJobView], *KINDS_FOR_PEOPLE,
+    *kinds_of(ROWS),
 )  # fmt: skip
 KINDS_BY_NAME: Final[Mapping[str, Kind]] = {name_of(kind): kind for kind in KINDS}
 
@@ -222,25 +189,15 @@ OPERATIONS: Final[Sequence[RestOperation]] = (
     RestOperation(
         "GET", "/v1/definitions/{id}", DefinitionRoutes.get, Permission.VIEW,
         "getDefinition", "definitions", "Read the active version",
+        "The definition as it was uploaded, with `version`.",
         answer=ref("Definition"), errors=(404,),
     ),
-    RestOperation(
-        "POST", "/v1/definitions/{id}/versions/{number}/activate", DefinitionRoutes.activate, Permission.MODEL,
-        "activateVersion", "definitions", "Let new starts use a version (addition)",
-        "Those of schedules, calls and chains that name no version, too. Instances that are open stay on theirs. The "
-        "next upload makes what it uploads the active version.",
-        answer=struct(DefinitionSummary), errors=(404, 409),
-    ),
-    RestOperation(
-        "DELETE", "/v1/definitions/{id}", DefinitionRoutes.delete, Permission.MODEL,
-        "deleteDefinition", "definitions", "Delete a workflow written as code that no program serves (addition)",
-        "All versions: it is in no list, can't be started, and its id is free. Runs that have ended stay. A program "
-        "that registers it again brings it back. 409: it is another definition, a program serves it, or runs are open.",
-        status=204, errors=(400, 404, 409),
-    ),
+    route_of(definitions.ACTIVATE_VERSION),
+    route_of(definitions.DELETE_DEFINITION),
     RestOperation(
         "GET", "/v1/definitions/{id}/versions/{number}", DefinitionRoutes.get_version, Permission.VIEW,
         "getDefinitionVersion", "definitions", "Read a version",
+        "The definition as it was uploaded, with `version`.",
         answer=ref("Definition"), errors=(404,),
     ),
     # -- instances
@@ -277,107 +234,14 @@ OPERATIONS: Final[Sequence[RestOperation]] = (
         ),
         answer=either(Page[Instance], Page[InstanceSummary]), errors=(400,),
     ),
-    RestOperation(
-        "GET", "/v1/instances/{id}", InstanceRoutes.get, Permission.VIEW,
-        "getInstance", "instances", "Read an instance",
-        parameters=(
-            Parameter(
-                "waitSeconds", "query", "Answer when it has ended, or after so long, at most 60 (addition).",
-                INTEGER,
-            ),
-        ),
-        answer=struct(Instance), errors=(400, 404, 429), waits=True,
-    ),
-    RestOperation(
-        "GET", "/v1/instances/{id}/history", InstanceRoutes.history, Permission.VIEW,
-        "getHistory", "instances", "Read the step executions, in order of entry",
-        "With `order=newest` (addition) a slice: those that are open, then those that closed last.",
-        parameters=(
-            Parameter("order", "query", "`newest`.", {"type": "string", "const": "newest"}),
-            Parameter("cursor", "query", "The `next` of the slice before."),
-            Parameter("limit", "query", "1 to 500, clamped; with `output` to 50.", INTEGER),
-            Parameter("output", "query", "With what each execution wrote, up to 64 kB each.", BOOLEAN),
-        ),
-        answer={"anyOf": [list_in("items", StepExecution), struct(Page[ShownExecution])]}, errors=(400, 404, 503),
-        for_people=True,
-    ),
-    RestOperation(
-        "GET", "/v1/instances/{id}/audit", InstanceRoutes.audit, Permission.VIEW,
-        "getAudit", "instances", "Read the audit trail, oldest first (addition)",
-        parameters=(
-            Parameter("limit", "query", "1 to 1,000, clamped.", INTEGER),
-            Parameter("after", "query", "How many records to leave out.", INTEGER),
-            Parameter("cursor", "query", "In place of `after`: the `next` of the slice before."),
-        ),
-        answer=struct(Page[AuditRecord]), errors=(400, 404),
-    ),
-    RestOperation(
-        "POST", "/v1/instances/{id}/cancel", InstanceRoutes.cancel, Permission.OPERATE,
-        "cancelInstance", "instances", "Cancel an instance",
-        "A run of a workflow written as code (addition) is asked to end: its scopes are cancelled and their clean-up "
-        "runs first, so it may still be open in the answer. `force` ends it at once, without. With `compensate` what "
-        "an instance did is undone first (addition); 409 when that is under way already.",
-        body=struct(CancelBody), body_required=False, answer=struct(Instance), errors=(400, 404, 409),
-    ),
-    RestOperation(
-        "POST", "/v1/instances/{id}/variables", InstanceRoutes.edit_variables, Permission.OPERATE,
-        "editVariables", "instances", "Change variables of an instance that waits or has failed (addition)",
-        "Whole top-level values. With `ifVersion` only if nobody has written any since.",
-        body=struct(VariablesEdit), answer=struct(Instance), errors=(400, 404, 409, 413),
-    ),
-    RestOperation(
-        "POST", "/v1/instances/{id}/retry", InstanceRoutes.retry, Permission.OPERATE,
-        "retryInstance", "instances", "Let a failed instance go on (addition)",
-        "Reopens the failed step and every step which that failure closed, with full retries. With `fromStepId` "
-        "(addition) it goes on there in place of the failed step, or of `stepId`. Where that would do work again "
-        "that was done before it failed, it is refused unless `again` (addition) is true.",
-        body=struct(RetryBody), body_required=False, answer=struct(Instance), errors=(400, 404, 409),
-    ),
-    RestOperation(
-        "POST", "/v1/instances/{id}/skip", InstanceRoutes.skip, Permission.OPERATE,
-        "skipStep", "instances", "Let a step count as done, with a result (addition)",
-        "Of an open instance, or of one that has failed, which goes on by it. Whoever has the job loses it.",
-        body=struct(StepSkip), answer=struct(Instance), errors=(400, 404, 409, 413),
-    ),
-    RestOperation(
-        "POST", "/v1/instances/{id}/move", InstanceRoutes.move, Permission.OPERATE,
-        "moveToken", "instances", "Let what stands on a step go on at another one (addition)",
-        "Of an open instance, or of one that has failed, which goes on by it. Refused where a join would wait for "
-        "ever; of a gateway all branches are moved together.",
-        body=struct(TokenMove), answer=struct(Instance), errors=(400, 404, 409),
-    ),
-    RestOperation(
-        "POST", "/v1/instances/{id}/priority", InstanceRoutes.set_priority, Permission.OPERATE,
-        "setPriority", "instances", "Change how early the jobs of an instance come (addition)",
-        "Those that wait now, and those that come to wait later, but for steps that say their own priority. 0 to 9, "
-        "lower ones first.",
-        body=struct(PriorityBody), answer=struct(Instance), errors=(400, 404, 409),
-    ),
-    RestOperation(
-        "POST", "/v1/instances/{id}/migrate", InstanceRoutes.migrate, Permission.OPERATE,
-        "migrateInstance", "instances", "Let an instance go on in another version (addition)",
-        "On the steps on which it stands, or that are named for them. With `dryRun` only whether it can, every reason "
-        "why not, and how many boundary timers would be due at once.",
-        body=struct(MigrationRequest), answer=either(Instance, MigrationCheck), errors=(400, 404, 409),
-    ),
-    RestOperation(
-        "GET", "/v1/instances/{id}/journal", RunRoutes.journal, Permission.VIEW,
-        "getJournal", "instances", "Read a run's journal, oldest first (addition)",
-        "Of a workflow written as code: all that came into its body from outside, in order. A slice ends earlier where "
-        "the records are large.",
-        parameters=(
-            Parameter("cursor", "query", "The `next` of the slice before."),
-            Parameter("limit", "query", "1 to 1,000, clamped; by default 1,000.", INTEGER),
-        ),
-        answer=struct(Page[JournalRecord]), errors=(400, 404, 409),
-    ),
-    RestOperation(
-        "GET", "/v1/instances/{id}/tree", RunRoutes.tree, Permission.VIEW,
-        "getTree", "instances", "Read the tree of a run's branches, or of an instance's calls (addition)",
-        "What has ended is as the journal says, what is open as the executor said last. Of an instance of a "
-        "definition the branches are the instances that it called, and those that they called: the first 1,000.",
-        answer=struct(RunTree), errors=(404,),
-    ),
+    route_of(instances.GET_INSTANCE),
+    route_of(instances.GET_HISTORY),
+    route_of(instances.GET_AUDIT),
+    route_of(instances.CANCEL_INSTANCE),
+    *routes_of(repair),
+    route_of(instances.GET_JOURNAL),
+    route_of(instances.GET_TREE),
+    *routes_of(runs),
     RestOperation(
         "POST", "/v1/instances/{id}/messages", RunRoutes.send, Permission.OPERATE,
         "sendMessage", "instances", "Send a message to a run (addition)",
@@ -427,6 +291,7 @@ OPERATIONS: Final[Sequence[RestOperation]] = (
     RestOperation(
         "POST", "/v1/jobs/{id}/heartbeat", JobRoutes.heartbeat, Permission.WORK,
         "heartbeatJob", "jobs", "Extend a lease (addition)",
+        "The next attempt gets `checkpoint` (JSON, 256 kB). `progress` is shown at the instance.",
         body=ref("HeartbeatBody"), answer=struct(Lease), errors=(400, 404, 409),
     ),
     RestOperation(
@@ -445,11 +310,13 @@ OPERATIONS: Final[Sequence[RestOperation]] = (
     RestOperation(
         "POST", "/v1/jobs/fail", JobRoutes.fail_many, Permission.WORK,
         "failJobs", "jobs", "Report many failures (addition)",
+        "One outcome each, in order. A bad item never fails the others.",
         body=batch_in("results", "FailureItem"), answer=list_in("results", "ItemOutcome"), errors=(400,),
     ),
     RestOperation(
         "POST", "/v1/jobs/heartbeat", JobRoutes.heartbeat_many, Permission.WORK,
         "heartbeatJobs", "jobs", "Extend many leases (addition)",
+        "One outcome each, in order, `ok` with `lockExpiresAt`.",
         body=batch_in("jobs", "HeartbeatItem"), answer=list_in("results", "BeatOutcome"), errors=(400,),
     ),
     RestOperation(
@@ -475,52 +342,25 @@ OPERATIONS: Final[Sequence[RestOperation]] = (
         answer=either(Page[FailedJob], Page[OpenJobView]), errors=(400,),
     ),
     # -- tasks
-    RestOperation(
-        "POST", "/v1/instances/{id}/user-tasks/{stepId}/complete", TaskRoutes.complete_user_task, Permission.TASKS,
-        "completeUserTask", "tasks", "Complete a user task",
-        "The oldest open execution of the step, or that of `executionId` (addition).",
-        body=struct(UserTaskBody), body_required=False, status=204, errors=(400, 404, 409),
-    ),
-    RestOperation(
-        "POST", "/v1/instances/{id}/signals/{stepId}", TaskRoutes.signal, Permission.OPERATE,
-        "signal", "tasks", "Signal a wait",
-        "The body is the variable map. The oldest open execution of the step goes on.",
-        parameters=(*SIGNAL, KEY), body=VARIABLES, body_required=False, status=204, errors=(400, 404, 409),
-    ),
-    RestOperation(
-        "POST", "/v1/definitions/{id}/keys/{key}/signals/{stepId}", TaskRoutes.signal_by_key, Permission.OPERATE,
-        "signalByKey", "tasks",
-        "Signal a wait by instance key (addition)", "The instance that is open with the key, or keeps it.",
-        parameters=(*SIGNAL, KEY), body=VARIABLES, body_required=False, status=204, errors=(400, 404, 409),
-    ),
-    RestOperation(
-        "GET", "/v1/instances/{id}/signals", TaskRoutes.list_signals, Permission.VIEW,
-        "listSignals", "tasks", "List kept signals, oldest first (addition)",
-        answer=list_in("items", KeptSignal), errors=(404,),
-    ),
-    RestOperation(
-        "POST", "/v1/messages", TaskRoutes.publish, Permission.OPERATE,
-        "publishMessage", "tasks", "Publish a message to whoever waits for it (addition)",
-        "It goes to the `WAIT` that waits longest for its name and key, or with `deliver` `ALL` to all that wait now. "
-        "What nobody waits for is kept for `ttl`. A second one with the same `messageId` is answered as the first.",
-        body=struct(PublishBody), answer=struct(PublishedMessage), errors=(400, 409),
-    ),
-    RestOperation(
-        "GET", "/v1/messages", TaskRoutes.list_messages, Permission.VIEW,
-        "listMessages", "tasks", "List messages that nobody has received yet, oldest first (addition)",
-        parameters=(
-            Parameter("name", "query", "Exactly this."),
-            Parameter("correlationKey", "query", "Exactly this."),
-            *SLICE,
-        ),
-        answer=struct(Page[KeptMessage]), errors=(400,),
-    ),
+    route_of(tasks.COMPLETE_USER_TASK),
+    route_of(tasks.SIGNAL),
+    route_of(tasks.SIGNAL_BY_KEY),
+    route_of(instances.LIST_SIGNALS),
+    route_of(messages.PUBLISH_MESSAGE),
+    route_of(messages.LIST_MESSAGES),
     # -- service
     RestOperation(
         "GET", "/healthz", HealthRoutes.live, Permission.NONE,
-        "live", "service", "The process lives", answer_description="It lives; no body."),
+        "live", "service", "Check that the process lives",
+        "200 with an empty body while the process lives.", answer_description="It lives; no body.",
+    ),
     RestOperation(
-        "GET", "/readyz", HealthRoutes.ready, Permission.NONE, "ready", "service", "The engine can serve (addition)",
+        "GET", "/readyz", HealthRoutes.ready, Permission.NONE, "ready", "service",
+        "Check that the engine can serve (addition)",
+        "`degraded` lists what is away and the engine can do without, such as `kafka`. `rowsAside` counts rows "
+        "that the database refused (`{\"timers\": 1}`): the log and the metric `penstock_quarantined_row` say which "
+        "and why. `insecure`: everybody may do everything. 503 with the reason: the database does not answer, or the "
+        "engine stops.",
         answer=struct(Readiness), answer_description="It can; `degraded` names what is away.", errors=(503,),
     ),
     RestOperation(

@@ -14,101 +14,50 @@ from penstock.engine.instances.definition_use import (
     VersionCounts,
     VersionView,
 )
-from penstock.engine.instances.inbox import UserTask
+from penstock.api.permission import Permission
 from penstock.engine.simulation.simulations import SimulationRequest, SimulationView
-from penstock.engine.status.diagnosis import InstanceState, VariablesAsOf
-from penstock.engine.status.failures import FailureList
-from penstock.engine.status.open_work import TimerView, UnlockBody
-from penstock.engine.status.overview import EngineList, OverviewView
 from penstock.engine.status.watch import Changes
-from penstock.rest.audit import AuditRoutes
-from penstock.rest.bulk import BulkRoutes
-from penstock.rest.definition_use import DefinitionUseRoutes
 from penstock.rest.drafts import DraftRoutes
-from penstock.rest.inbox import ClaimBody, InboxRoutes
 from penstock.rest.instances import FILTER, InstanceRoutes
 from penstock.rest.me import Me, MeRoutes
-from penstock.rest.open_work import OpenWorkRoutes, SettingView
+from penstock.rest.open_work import OpenWorkRoutes
 from penstock.rest.operation import (
     BOOLEAN,
     CONSOLE_HEADER,
     INTEGER,
-    SLICE,
-    TIME,
     Kind,
     Parameter,
     RestOperation,
     list_in,
-    ref,
     struct,
 )
-from penstock.rest.overview import OverviewRoutes
-from penstock.rest.queues import QueueRoutes
+from penstock.rest.rows import route_of, routes_of
 from penstock.rest.sessions import CALLBACK, PlaceBody, SessionRoutes, SignInBegun, SignInWays, TokenBody
 from penstock.rest.watch import WatchRoutes
-from penstock.wire.attention import AcknowledgeBody, AttentionList
-from penstock.wire.audit import AuditTrailRecord
-from penstock.wire.bulk import BulkRequest
 from penstock.wire.model import RecordedAttempt
-from penstock.wire.open_work import QueueRow, WorkerView
-from penstock.wire.page import Count, Page
-from penstock.wire.queue import Queue, QueuePolicy
-from penstock.wire.repair import BulkPreview, BulkStarted, BulkView, ImpactView
+from penstock.wire.page import Count
 
 CONSOLE: Final = Parameter(CONSOLE_HEADER, "header", "Anything: pages of other origins can't send it.", required=True)
 KINDS_FOR_PEOPLE: Final[Sequence[Kind]] = (
-    AcknowledgeBody, AttentionList, Page[AuditTrailRecord],
-    Me, UserTask, Page[UserTask], ClaimBody, TokenBody, PlaceBody, SignInWays, SignInBegun, OverviewView, QueueRow,
-    Page[WorkerView], QueuePolicy, Queue, Page[Queue], EngineList, BulkRequest, BulkPreview, BulkStarted, BulkView,
-    Page[BulkView], Page[TimerView], UnlockBody, SettingView, Page[VersionView],
-    Page[DefinitionActivity], Page[VersionCounts], TokensView,
-    VariablesInUse, ImpactView, InstanceState,
-    RecordedAttempt, Count, FailureList, Changes, VariablesAsOf, DraftCheck, ExpressionCheck, ExpressionVerdict,
-    SimulationRequest, SimulationView,
-    ExpressionLanguage,
+    Me, TokenBody, PlaceBody, SignInWays, SignInBegun, RecordedAttempt, Changes, SimulationRequest, SimulationView,
 )  # fmt: skip
 FOR_PEOPLE: Final[Sequence[RestOperation]] = (
-    RestOperation(
-        "GET", "/v1/tasks", InboxRoutes.list, Permission.VIEW,
-        "listTasks", "tasks", "List open user tasks, oldest first (addition)",
-        "A page may be short, or empty, before the last one: `next` says whether to go on. `item` is the index of the "
-        "item of a forEach that a task is about, `executionId` names it to claim, release and completion.",
-        parameters=(
-            Parameter("jobType", "query", "For whom; exactly this."),
-            Parameter("definitionId", "query", "Exactly this; needs `jobType` or `assignee` beside it."),
-            Parameter("assignee", "query", "Who has claimed them."),
-            Parameter("unclaimed", "query", "Those that nobody has claimed.", BOOLEAN),
-            Parameter("instanceId", "query", "Of this instance; without other filters."),
-            Parameter("executionId", "query", "This one, while it is open; without other filters."),
-            *SLICE,
-        ),
-        answer=struct(Page[UserTask]), errors=(400, 404, 409),
-    ),
-    RestOperation(
-        "GET", "/v1/tasks/count", InboxRoutes.count, Permission.VIEW,
-        "countTasks", "tasks", "Count open user tasks, to 10,000 (addition)", answer=struct(Count), errors=(409, 503),
-    ),
-    RestOperation(
-        "POST", "/v1/tasks/{id}/{stepId}/claim", InboxRoutes.claim, Permission.TASKS,
-        "claimTask", "tasks", "Say who means to do a user task (addition)",
-        "Advice: whoever may complete tasks still can. With authentication it is the caller, or with the role operator"
-        " anybody.",
-        body=struct(ClaimBody), body_required=False, answer=struct(UserTask), errors=(400, 404, 409),
-    ),
-    RestOperation(
-        "POST", "/v1/tasks/{id}/{stepId}/release", InboxRoutes.release, Permission.TASKS,
-        "releaseTask", "tasks", "Give a claimed user task back (addition)",
-        "Without `by`, with the role operator or without authentication: whoever has it.",
-        body=struct(ClaimBody), body_required=False, answer=struct(UserTask), errors=(400, 404, 409),
-    ),
+    route_of(tasks.LIST_TASKS),
+    route_of(tasks.COUNT_TASKS),
+    route_of(tasks.CLAIM_TASK),
+    route_of(tasks.RELEASE_TASK),
     RestOperation(
         "GET", "/v1/me", MeRoutes.me, Permission.PROVED,
-        "me", "service", "Who calls, and what they may do (addition)", answer=struct(Me),
+        "me", "service", "Read who calls, and what they may do (addition)",
+        "`can` has `view`, `operate`, `model`, `tasks`, `work`. `jobTypes`: work of these job types only.",
+        answer=struct(Me),
         answer_description="`can` holds `view`, `operate`, `model`, `tasks`, `work`.",
     ),
     RestOperation(
         "GET", "/v1/sessions/ways", SessionRoutes.ways, Permission.NONE,
-        "signInWays", "service", "How people can sign in at the console (addition)", answer=struct(SignInWays),
+        "signInWays", "service", "Read how people can sign in at the console (addition)",
+        "`token` is false without authentication. The other calls of `/v1/sessions` are 409 then.",
+        answer=struct(SignInWays),
     ),
     RestOperation(
         "POST", "/v1/sessions", SessionRoutes.create, Permission.NONE,
@@ -119,16 +68,19 @@ FOR_PEOPLE: Final[Sequence[RestOperation]] = (
     ),
     RestOperation(
         "POST", "/v1/sessions/end", SessionRoutes.end, Permission.NONE,
-        "signOut", "service", "End the session (addition)", parameters=(CONSOLE,), status=204, errors=(400, 403, 409),
+        "signOut", "service", "End the session (addition)",
+        "On all engines.", parameters=(CONSOLE,), status=204, errors=(400, 403, 409),
     ),
     RestOperation(
         "POST", "/v1/sessions/oidc", SessionRoutes.begin, Permission.NONE,
-        "beginSignIn", "service", "Begin to sign in at the issuer (addition)", parameters=(CONSOLE,),
+        "beginSignIn", "service", "Begin to sign in at the issuer (addition)",
+        "`url` is where the browser has to go to sign in at the issuer.", parameters=(CONSOLE,),
         body=struct(PlaceBody), answer=struct(SignInBegun), errors=(400, 409, 429),
     ),
     RestOperation(
         "GET", CALLBACK, SessionRoutes.finish, Permission.NONE,
-        "finishSignIn", "service", "Where the issuer sends a browser back (addition)",
+        "finishSignIn", "service", "Receive a browser that comes back from the issuer (addition)",
+        "Redirects into the console, with the cookie or with `signIn=refused`.",
         parameters=(
             Parameter("code", "query", "The issuer's, which the engine exchanges."),
             Parameter("state", "query", "Of the sign-in that began."),
@@ -144,28 +96,9 @@ FOR_PEOPLE: Final[Sequence[RestOperation]] = (
         "By the filters of the list. `exact` is false beyond 10,000.", parameters=FILTER,
         answer=struct(Count), errors=(400, 503),
     ),
-    RestOperation(
-        "GET", "/v1/failures", OverviewRoutes.failures, Permission.VIEW,
-        "listFailures", "instances", "List failures by cause (addition)",
-        "The newest 1,000 of instances that started within the range.",
-        parameters=(
-            Parameter("definitionId", "query", "Of any version."),
-            Parameter("range", "query", "`15m`, `1h`, `24h` (the default), `7d` or `all`."),
-        ),
-        answer=struct(FailureList), errors=(400, 503),
-    ),
-    RestOperation(
-        "GET", "/v1/instances/{id}/variables", InstanceRoutes.variables_after, Permission.VIEW,
-        "getVariablesAfter", "instances", "Read the variables as an execution left them (addition)",
-        parameters=(Parameter("after", "query", "The id of an execution.", required=True),),
-        answer=struct(VariablesAsOf), errors=(400, 404, 409, 503), for_people=True,
-    ),
-    RestOperation(
-        "GET", "/v1/instances/{id}/state", InstanceRoutes.state, Permission.VIEW,
-        "getState", "instances", "Read where an instance stands, and why (addition)",
-        "In one sentence, with its open steps, timers and kept signals.",
-        answer=struct(InstanceState), errors=(404, 503),
-    ),
+    route_of(status.LIST_FAILURES),
+    route_of(instances.GET_VARIABLES_AFTER),
+    route_of(instances.GET_STATE),
     RestOperation(
         "GET", "/v1/watch", WatchRoutes.wait, Permission.VIEW, "watch", "service", "Wait for changes (addition)",
         "The request waits for `waitSeconds` (30 at most) until one of `instances` (200 ids, separated by commas)"
@@ -182,125 +115,19 @@ FOR_PEOPLE: Final[Sequence[RestOperation]] = (
         ),
         answer=struct(Changes), errors=(400, 429, 503), waits=True,
     ),
-    RestOperation(
-        "POST", "/v1/instances/bulk", BulkRoutes.create, Permission.OPERATE,
-        "bulk", "instances", "Retry, cancel, signal, skip, move, migrate or edit many instances (addition)",
-        "In the background; each failure is retried once, each signal acts once. `dryRun`: 200, what it would meet.",
-        body=struct(BulkRequest), status=202, answer=struct(BulkStarted), also=((200, struct(BulkPreview)),),
-        errors=(400, 409),
-    ),
-    RestOperation(
-        "GET", "/v1/bulk", BulkRoutes.list, Permission.VIEW,
-        "listBulk", "instances", "List bulk operations, newest first (addition)", parameters=SLICE,
-        answer=struct(Page[BulkView]), errors=(400,),
-    ),
-    RestOperation(
-        "GET", "/v1/bulk/{id}", BulkRoutes.get, Permission.VIEW, "getBulk", "instances",
-        "Read a bulk operation (addition)", answer=struct(BulkView), errors=(404,),
-    ),
-    RestOperation(
-        "POST", "/v1/bulk/{id}/stop", BulkRoutes.stop, Permission.OPERATE, "stopBulk", "instances",
-        "Stop a bulk operation (addition)", "What is done stays done.", answer=struct(BulkView), errors=(404,)),
-    RestOperation(
-        "GET", "/v1/overview", OverviewRoutes.read, Permission.VIEW,
-        "overview", "service", "What happens, and what needs somebody (addition)",
-        "Rates from samples of all engines; queues as this engine measured them in the last ten seconds.",
-        parameters=(Parameter("range", "query", "`15m` (the default), `1h`, `24h` or `7d`."),),
-        answer=struct(OverviewView), errors=(400,),
-    ),
-    RestOperation(
-        "GET", "/v1/audit", AuditRoutes.list, Permission.OPERATE,
-        "listAudit", "service", "List what people and programs did, newest first (addition)",
-        "Who paused, changed, uploaded, made a token or signed in, with old and new values. A page may have fewer than "
-        "`limit`, and more behind it.",
-        parameters=(
-            Parameter("kind", "query", "Of this kind, such as `QUEUE_CHANGED`."),
-            Parameter("actor", "query", "By this caller."),
-            Parameter("contains", "query", "With this in `detail`, in any case."),
-            Parameter("since", "query", "Not before this time.", TIME),
-            Parameter("until", "query", "Before this time.", TIME),
-            *SLICE,
-        ),
-        answer=struct(Page[AuditTrailRecord]), errors=(400, 503),
-    ),
-    RestOperation(
-        "GET", "/v1/attention", OverviewRoutes.attention, Permission.VIEW,
-        "listAttention", "service", "List what needs somebody (addition)",
-        "As in the overview: what concerns most work first, what is acknowledged last.",
-        answer=struct(AttentionList), errors=(503,),
-    ),
-    RestOperation(
-        "PUT", "/v1/attention/{key}", OverviewRoutes.acknowledge, Permission.OPERATE,
-        "acknowledgeAttention", "service", "Acknowledge what needs somebody (addition)",
-        "By the `key` of its row, for `attention_acknowledged_hours`, of failures until there are more than `count`.",
-        body=struct(AcknowledgeBody), body_required=False, status=204, errors=(400, 409, 503),
-    ),
-    RestOperation(
-        "DELETE", "/v1/attention/{key}", OverviewRoutes.withdraw, Permission.OPERATE,
-        "withdrawAcknowledgement", "service", "Let what was acknowledged need attention again (addition)",
-        status=204, errors=(404, 503),
-    ),
-    RestOperation(
-        "GET", "/v1/workers", OverviewRoutes.workers, Permission.VIEW,
-        "listWorkers", "service", "List workers of a day (addition)", answer=struct(Page[WorkerView]),
-        parameters=(*SLICE, Parameter("jobType", "query", "Those that polled for it.")),
-    ),
-    RestOperation(
-        "GET", "/v1/engines", OverviewRoutes.engines, Permission.VIEW,
-        "listEngines", "service", "List engines, those gone within a day, too (addition)",
-        "With what they say of themselves, and what of the database is of interest.", answer=struct(EngineList),
-    ),
-    RestOperation(
-        "GET", "/v1/definition-activity", DefinitionUseRoutes.activity, Permission.VIEW,
-        "listDefinitionActivity", "definitions", "Tell how much is going on in each definition (addition)",
-        "Of those, and paged, as the list of definitions.",
-        parameters=(Parameter("keyword", "query", "In the id or the name, whatever its case."), *SLICE),
-        answer=struct(Page[DefinitionActivity]), errors=(400, 503),
-    ),
-    RestOperation(
-        "GET", "/v1/definitions/{id}/versions", DefinitionUseRoutes.versions, Permission.VIEW,
-        "listVersions", "definitions", "List versions, newest first (addition)",
-        parameters=SLICE, answer=struct(Page[VersionView]), errors=(400, 404, 503),
-    ),
-    RestOperation(
-        "GET", "/v1/definitions/{id}/counts", DefinitionUseRoutes.counts, Permission.VIEW,
-        "countVersions", "definitions", "Count the instances of versions by status (addition)",
-        "Newest version first, at most 20. Exact for a version with up to 10,000 instances, else from a sample, with "
-        "`totalIsEstimate`.",
-        parameters=SLICE, answer=struct(Page[VersionCounts]), errors=(400, 404, 503),
-    ),
-    RestOperation(
-        "GET", "/v1/definitions/{id}/tokens", DefinitionUseRoutes.tokens, Permission.VIEW,
-        "listTokens", "definitions", "Count what stands on each step (addition)",
-        "As of the last minute; with more than 500,000 open branches estimated.",
-        parameters=(Parameter("version", "query", "0, or none: the latest.", INTEGER),),
-        answer=struct(TokensView), errors=(404, 503),
-    ),
-    RestOperation(
-        "GET", "/v1/definitions/{id}/variables", DefinitionUseRoutes.variables, Permission.VIEW,
-        "listVariables", "definitions", "List variables that instances of a definition have (addition)",
-        "By name, with their JSON types, of the newest 100 instances of any version.",
-        answer=struct(VariablesInUse), errors=(404, 503),
-    ),
-    RestOperation(
-        "POST", "/v1/definitions/validate", DraftRoutes.validate, Permission.VIEW,
-        "validateDefinition", "definitions", "Check a definition before it is uploaded (addition)",
-        "All that is wrong, by step, and hints; nothing is stored. Of a valid one the variables that it reads.",
-        parameters=(Parameter("reads", "query", "Where it reads variables that have to be defined, too.", BOOLEAN),),
-        body=ref("Definition"), answer=struct(DraftCheck), errors=(413,),
-    ),
-    RestOperation(
-        "GET", "/v1/expressions/language", DraftRoutes.expression_language, Permission.VIEW,
-        "getExpressionLanguage", "definitions", "List the names that expressions know (addition)",
-        "Functions, words, and methods of dates and durations; variables are not among them.",
-        answer=struct(ExpressionLanguage),
-    ),
-    RestOperation(
-        "POST", "/v1/expressions/check", DraftRoutes.check_expression, Permission.VIEW,
-        "checkExpression", "definitions", "Try an expression (addition)",
-        "With the variables given, or those that an instance has now; within the work that one in a definition has.",
-        body=struct(ExpressionCheck), answer=struct(ExpressionVerdict), errors=(400, 404, 413, 503),
-    ),
+    *routes_of(bulk),
+    route_of(status.OVERVIEW),
+    *routes_of(audit),
+    route_of(workers.LIST_WORKERS),
+    route_of(status.LIST_ENGINES),
+    route_of(definitions.LIST_DEFINITION_ACTIVITY),
+    route_of(definitions.LIST_VERSIONS),
+    route_of(definitions.COUNT_VERSIONS),
+    route_of(definitions.LIST_TOKENS),
+    route_of(definitions.LIST_VARIABLES),
+    route_of(drafts.VALIDATE_DEFINITION),
+    route_of(drafts.GET_EXPRESSION_LANGUAGE),
+    route_of(drafts.CHECK_EXPRESSION),
     RestOperation(
         "POST", "/v1/simulations", DraftRoutes.simulate, Permission.VIEW,
         "simulate", "definitions", "Simulate a definition (addition)",
@@ -378,15 +205,6 @@ FOR_PEOPLE: Final[Sequence[RestOperation]] = (
         "the console.",
         answer=list_in("items", RecordedAttempt), errors=(404,),
     ),
-    RestOperation(
-        "GET", "/v1/timers", OpenWorkRoutes.timers, Permission.VIEW,
-        "listTimers", "service", "List timers to come, next first (addition)",
-        parameters=(Parameter("kind", "query", "`boundary`, `retry`, `wait` or `wake`."), *SLICE),
-        answer=struct(Page[TimerView]), errors=(400, 503),
-    ),
-    RestOperation(
-        "GET", "/v1/settings", OpenWorkRoutes.settings, Permission.OPERATE,
-        "listSettings", "service", "List the settings of the engine that answers (addition)",
-        "Of secrets only whether they are set.", answer=list_in("items", SettingView),
-    ),
+    route_of(status.LIST_TIMERS),
+    route_of(status.LIST_SETTINGS),
 )  # fmt: skip

@@ -74,10 +74,16 @@ def query_family(request: Request, name: str) -> dict[str, str]:
 
 
 def query_number(request: Request, name: str, default: int = 0) -> int:
-    """A whole number. Raises BadRequest."""
+    """Return a whole number. Raises BadRequest."""
+    found = query_whole(request, name)
+    return default if found is None else found
+
+
+def query_whole(request: Request, name: str) -> int | None:
+    """A whole number, None when it is absent or empty. Raises BadRequest."""
     value = _given(request, name)
     if not value:
-        return default
+        return None
     if _WHOLE.fullmatch(value) is None:
         raise BadRequest(f"{name}: must be a whole number")
     return int(value)

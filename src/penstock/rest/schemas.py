@@ -56,7 +56,10 @@ _FIELDS: Final[Mapping[str, Schema]] = {
     "total": {"type": "integer"},
     "totalIsEstimate": {"type": "boolean", "description": "Beyond 10,000 (addition)."},
     "variables": VARIABLES,
-    "waitSeconds": {"type": "number", "description": "0 to 60, clamped; by default 0 (addition)."},
+    "waitSeconds": {
+        "type": "number",
+        "description": "0 to 60, of a call of an update 0 to 20, clamped; by default 0 (addition).",
+    },
 }
 
 
@@ -88,6 +91,8 @@ def _with_words(name: str, schema: Schema) -> Schema:
     fields = cast("dict[str, Schema]", schema.get("properties", {}))
     for field, made in fields.items():
         fields[field] = _FIELDS.get(field) or (_TIME if field.endswith(("At", "at")) else _plain(made))
+        if field in _WORDS and "description" not in fields[field]:
+            fields[field] = {**fields[field], "description": _WORDS[field]}
     if name in _STATUS:
         fields["status"] = {"type": "string", "enum": _STATUS[name]}
     if name == "ScheduleRun":

@@ -10,11 +10,11 @@ from quart import Response, request
 
 from penstock.access.gate import AccessEnd, Gate
 from penstock.access.identity import current_identity
+from penstock.api.status import DEFAULT_RANGE
 from penstock.engine.engine import Engine
 from penstock.engine.status.watch import INSTANCES_MAX, WAIT_MAX_S, Changes
 from penstock.errors import Unauthenticated
 from penstock.rest.exchange import NO_CONTENT, Reply
-from penstock.rest.overview import DEFAULT_RANGE
 from penstock.rest.reading import query_flag, query_number, query_text, respond
 
 ID_MAX_CHARS: Final = 17
