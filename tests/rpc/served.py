@@ -14,13 +14,10 @@ from grpclib.const import Status
 
 from penstock.access.gate import Gate
 from penstock.engine.engine import Engine
-from penstock.rpc.batch_service import Batches
-from penstock.rpc.flow_service import Flow
 from penstock.rpc.limits import RpcLimits
 from penstock.rpc.problems import status_of
-from penstock.rpc.repair_service import Repair
+from penstock.rpc.rows import Rows
 from penstock.rpc.runs_service import RunService
-from penstock.rpc.schedule_service import Schedules
 from penstock.rpc.server import GrpcServer
 from penstock.rpc.service import WorkflowEngine
 from penstock.rpc.worker_service import WorkerService
@@ -150,10 +147,7 @@ async def served(
     services = (
         WorkflowEngine(engine),
         WorkerService(engine),
-        Schedules(engine),
-        Batches(engine),
-        Flow(engine),
-        Repair(engine),
+        Rows(engine),
         RunService(engine),
     )
     server = GrpcServer(services, status_of=status_of, limits=limits or RpcLimits(), gate=gate)

@@ -19,10 +19,8 @@ from grpclib.const import Status
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.rpc.batch_service import Batches
-from penstock.rpc.repair_service import Repair
+from penstock.rpc.rows import Rows
 from penstock.rpc.runs_service import RunService
-from penstock.rpc.schedule_service import Schedules
 from penstock.rpc.service import WorkflowEngine
 from penstock.rpc.worker_service import WorkerService
 from penstock.testing.definitions import linear
@@ -97,6 +95,11 @@ RUN_REQUESTS = {
     "Tree": c.RunTreeRequest("1f"),
     "Journal": c.RunJournalRequest("1f", "2", 5),
 }
+FLOW = "/penstock.v1.Flow/"
+FLOW_REQUESTS = (
+    w.PutQueueRequest("q", w.QueueSettings()), w.GetQueueRequest("q"), w.ListQueuesRequest(), w.DeleteQueueRequest("q"),
+    w.PauseQueueRequest("q"), w.ResumeQueueRequest("q"),
+)  # fmt: skip
 SCHEDULES = "/penstock.v1.Schedules/"
 SCHEDULE_REQUESTS = (
     s.GetScheduleRequest, s.ListSchedulesRequest, s.DeleteScheduleRequest, s.PauseScheduleRequest,
@@ -171,9 +174,7 @@ async def test_any_bytes_to_any_method_are_answered_and_harm_nothing(
         services = (
             WorkflowEngine(engine),
             WorkerService(engine),
-            Schedules(engine),
-            Batches(engine),
-            Repair(engine),
+            Rows(engine),
             RunService(engine),
         )
         assert set(target.samples) == {path for service in services for path in service.__mapping__()}

@@ -85,7 +85,7 @@ PACKAGES = [
 ]
 
 
-NOUN_MODULES = (model, schedule, repair, start, batch)
+NOUN_MODULES = (model, schedule, repair, start, batch, update)
 
 
 def noun_class(noun: str) -> type[msgspec.Struct]:

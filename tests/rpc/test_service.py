@@ -20,12 +20,9 @@ from h2.errors import ErrorCodes
 from penstock.errors import NotFound
 from penstock.log.log import trace_id
 from penstock.rpc import call, definitions
-from penstock.rpc.batch_service import Batches
 from penstock.rpc.definitions import LIST_MAX_BYTES
-from penstock.rpc.flow_service import Flow
-from penstock.rpc.repair_service import Repair
+from penstock.rpc.rows import Rows
 from penstock.rpc.runs_service import RunService
-from penstock.rpc.schedule_service import Schedules
 from penstock.rpc.service import WorkflowEngine
 from penstock.rpc.worker_service import WorkerService
 from penstock.settings import DispatchMode
@@ -101,10 +98,7 @@ def test_every_method_of_the_proto_files_is_served() -> None:
     services = (
         WorkflowEngine(engine),
         WorkerService(engine),
-        Schedules(engine),
-        Batches(engine),
-        Flow(engine),
-        Repair(engine),
+        Rows(engine),
         RunService(engine),
     )
     assert expected == {path for service in services for path in service.__mapping__()}

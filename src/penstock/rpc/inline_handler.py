@@ -150,10 +150,10 @@ class _InlineCall(Struct, Generic[AskedT], eq=False):
         item, call = self.item, self.call
         self.item = call.on_cancel = None
         if item is not None:
-            self._let_go(item)
+            self._abandon(item)
         call.connection.server.end(call)
 
-    def _let_go(self, item: Any) -> None:
+    def _abandon(self, item: Any) -> None:
         item.resumes(None)
 
 
@@ -182,7 +182,7 @@ class _InlinePoll(_InlineCall[KnownPoll], eq=False):
         call.connection.server.go_on(call, answer)
         return False
 
-    def _let_go(self, item: ClaimItem) -> None:
+    def _abandon(self, item: ClaimItem) -> None:
         self.calls.jobs.release(item)
 
 

@@ -11,7 +11,12 @@ from typing import Protocol, TypeVar
 from msgspec import Raw
 
 from penstock.engine.requests.paging import NAME_MAX_CHARS
-from penstock.engine.requests.payload import PayloadLimits, check_json_value, check_text, check_variables
+from penstock.engine.requests.payload import (
+    PayloadLimits,
+    check_json_value,
+    check_text,
+    given_variables,
+)
 from penstock.errors import BadRequest
 from penstock.loop.offload import INLINE_MAX_BYTES, run_sized
 from penstock.loop.taskless import need_task
@@ -46,12 +51,6 @@ def known(kind: type[EnumT], number: int, field: str) -> EnumT | None:
         return kind(number) if number else None
     except ValueError:
         raise BadRequest(f"{field}: {number} is no {kind.__name__}") from None
-
-
-def given_variables(value: bytes | Raw | None, limits: PayloadLimits, field: str) -> bytes | None:
-    """A variable map, None when it is not given. Also raises PayloadTooLarge."""
-    raw = b"" if value is None else bytes(value)
-    return None if raw in (b"", b"null") else check_variables(raw, limits, field)
 
 
 async def read_variables(raw: bytes | None, limits: PayloadLimits, field: str) -> bytes | None:

@@ -22,7 +22,7 @@ from penstock.access import table
 from penstock.access.gate import EXPIRED, REVOKED, AccessEnd, Gate, reason_of
 from penstock.access.identity import Identity, set_identity
 from penstock.access.limits import CallLimits
-from penstock.access.roles import Permission
+from penstock.api.permission import Permission
 from penstock.engine.requests.answers import AnswerMemory, MemoryReservation
 from penstock.errors import PenstockError, TooManyRequests, Unauthenticated, leaf_of
 from penstock.log.log import set_trace

@@ -19,7 +19,7 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from penstock.access.identity import current_identity
-from penstock.access.roles import Permission
+from penstock.api.permission import Permission
 from penstock.core.rules.fencing import FenceDecision
 from penstock.engine.engine import Engine
 from penstock.engine.jobs.streams import JobStream

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from penstock.engine.engine import Engine
-from penstock.engine.requests.payload import ERROR_MESSAGE_MAX_BYTES, clean_text
+from penstock.engine.requests.payload import ERROR_MESSAGE_MAX_BYTES, clean_text, given_variables
 from penstock.errors import BadRequest, PayloadTooLarge
 from penstock.loop.offload import run_sized
-from penstock.rpc.reading import given_value, given_variables, required
+from penstock.rpc.reading import given_value, required
 from penstock.wire.model import Completion, Failure, Heartbeat, HeartbeatOutcome, JobOutcome, JobRef, Lease, Park
 from penstock.wire.noun import text_bytes
 

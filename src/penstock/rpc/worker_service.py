@@ -7,13 +7,13 @@ from typing import Final
 from grpclib.const import Handler
 
 from penstock.engine.engine import Engine
-from penstock.engine.requests.payload import PayloadLimits, check_count
+from penstock.engine.requests.payload import PayloadLimits, check_count, given_variables
 from penstock.errors import BadRequest, PayloadTooLarge
 from penstock.loop.offload import run_sized
 from penstock.rpc import worker_items
 from penstock.rpc.call import ServerCall
 from penstock.rpc.methods import both_stream, unary
-from penstock.rpc.reading import given_variables, required
+from penstock.rpc.reading import required
 from penstock.rpc.work_stream import WorkStream
 from penstock.wire import penstock_v1 as w
 from penstock.wire.model import MessageResult, PublishRequest, StartRequest, StartResult

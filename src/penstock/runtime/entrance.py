@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.http.asgi import Receive, Scope, Send
 from penstock.rest.app import RestApp
-from penstock.rest.exchange import Exchange, Handler, Reply, send_reply
+from penstock.rest.exchange import Handler, Reply, RestExchange, send_reply
 from penstock.rest.inline_handler import InlineCall, Wire
 from penstock.rest.problems import RETRY_LATER, problem
 
@@ -24,7 +24,7 @@ class Entrance:
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         return (self._wait if self.app is None else self.app)(scope, receive, send)
 
-    def taskless_call(self, exchange: Exchange) -> Coroutine[Any, Any, None] | None:
+    def taskless_call(self, exchange: RestExchange) -> Coroutine[Any, Any, None] | None:
         """Of the application, once it is there."""
         return None if self.app is None else self.app.taskless_call(exchange)
 
@@ -32,7 +32,7 @@ class Entrance:
         """Of the application, once it is there."""
         return None if self.app is None else self.app.inline_call(wire)
 
-    def serve_by(self, exchange: Exchange, handler: Handler) -> Coroutine[Any, Any, None]:
+    def serve_by(self, exchange: RestExchange, handler: Handler) -> Coroutine[Any, Any, None]:
         """Of the application, which has made the hot call."""
         assert self.app is not None
         return self.app.serve_by(exchange, handler)

@@ -14,16 +14,13 @@ from penstock.access.gate import Gate
 from penstock.access.limits import CallLimits
 from penstock.engine.engine import Engine
 from penstock.net.tls import Tls
-from penstock.rpc.batch_service import Batches
-from penstock.rpc.flow_service import Flow
 from penstock.rpc.health import Health
 from penstock.rpc.limits import RpcLimits
 from penstock.rpc.methods import service_names
 from penstock.rpc.problems import status_of
 from penstock.rpc.reflection import Reflection
-from penstock.rpc.repair_service import Repair
+from penstock.rpc.rows import Rows
 from penstock.rpc.runs_service import RunService
-from penstock.rpc.schedule_service import Schedules
 from penstock.rpc.server import GrpcServer, Service
 from penstock.rpc.service import WorkflowEngine
 from penstock.rpc.worker_service import WorkerService
@@ -44,8 +41,8 @@ class RpcServer:
         max_connections: int | None = None,
     ) -> None:
         services: list[Service] = [
-            WorkflowEngine(engine), WorkerService(engine), Schedules(engine), Batches(engine), Flow(engine),
-            Repair(engine), RunService(engine),
+            WorkflowEngine(engine), WorkerService(engine), Rows(engine),
+            RunService(engine),
         ]  # fmt: skip
         ours = service_names({path: made for service in services for path, made in service.__mapping__().items()})
         self._health = Health(ours)
