@@ -513,6 +513,17 @@ def test_lists_take_every_filter_of_the_engine(run: Run, wire: Wire) -> None:
                 later_one.id
             ]
             assert (await client.list_instances(definition_id=name, delayed=True)).items == []
+            open_one = next(one.id for one in started if one.id != job.instance_id)
+            for order, ids in (("oldest", [started[0].id, started[1].id]), ("ended", [job.instance_id]),
+                               ("changed", [job.instance_id, open_one])):  # fmt: skip
+                page = await client.list_instances(definition_id=name, order=order, limit=5)
+                assert [one.id for one in page.items] == ids
+            standing = await client.list_instances(definition_id=name, current_step_id="pay", limit=5)
+            assert [one.id for one in standing.items] == [open_one]
+            with pytest.raises(BadRequest, match="currentStepId: needs a definitionId"):
+                await client.list_instances(current_step_id="pay")
+            with pytest.raises(BadRequest, match="order: must be one of"):
+                await client.list_instances(order="size", limit=5)
             if wire.url != wire.rest_url:
                 with pytest.raises(NotOverGrpc, match="parent_instance_id"):
                     await client.list_instances(parent_instance_id=parent.id)

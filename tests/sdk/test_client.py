@@ -15,6 +15,7 @@ import msgspec
 import pytest
 from pydantic import BaseModel
 
+from penstock.api import instances as api
 from penstock.client import (
     BadRequest,
     Client,
@@ -38,7 +39,8 @@ from penstock.client import (
     validate_definition,
 )
 from penstock.client.builder import WorkflowBuilder
-from penstock.client.operation import GetInstance, StartInstance
+from penstock.client.call import RowCall
+from penstock.client.operation import StartInstance
 from tests.sdk.loops import Run
 from tests.sdk.scripted_engine import Answer, Cut, Drop, Hang, Request, ScriptedEngine, refused
 from tests.sdk.scripted_grpc import ScriptedGrpc
@@ -142,7 +144,9 @@ def test_the_pause_that_an_engine_asks_for_is_kept(still: StillTime, scripted: S
             for value, least_s in (("3600", 3600), (later, 3000), ("soon", None), ("nan", None)):
                 scripted.on("GET", "/v1/instances/1f", Answer(429, body, headers={"Retry-After": value}))
                 with pytest.raises(TooManyRequests) as caught:  # no time is left for that pause: told at once
-                    await client.call(GetInstance(id="1f"), timeout_s=10 if least_s else 0.05)
+                    await client.call(
+                        RowCall(api.GET_INSTANCE, api.GetInstance("1f")), timeout_s=10 if least_s else 0.05
+                    )
                 asked = caught.value.retry_after_s
                 assert asked is None if least_s is None else asked is not None and least_s <= asked <= 3600
 

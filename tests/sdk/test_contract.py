@@ -4,19 +4,42 @@ from __future__ import annotations
 
 from urllib.parse import unquote
 
+import msgspec
+
+from penstock.api import (
+    audit,
+    batches,
+    bulk,
+    declared,
+    definitions,
+    instances,
+    messages,
+    queues,
+    repair,
+    runs,
+    schedules,
+    sql_requests,
+    tasks,
+    updates,
+    workers,
+)
 from penstock.client import Completion, Failure, JobRef, StartRequest
-from penstock.client import batch_operation as batch_calls
-from penstock.client import bulk_operation as bulk_calls
 from penstock.client import operation as calls
-from penstock.client import queue_operation as queue_calls
-from penstock.client import schedule_operation as schedule_calls
 from penstock.client import work_operation as work_calls
+from penstock.client.call import RowCall
 from penstock.client.exchange import exchange_for
 from penstock.rest.operations import OPERATIONS
+from penstock.wire import batches_v1 as b
+from penstock.wire import penstock_v1 as w
+from penstock.wire import repair_v1 as r
+from penstock.wire import schedules_v1 as s
+from penstock.wire import updates_v1 as u
 from penstock.wire.bulk import BulkRequest
 from penstock.wire.model import Park, PollRequest, PublishRequest, Signal, UserTaskCompletion
 from penstock.wire.queue import QueuePolicy
+from penstock.wire.runs_v1 import ForkRunRequest
 from penstock.wire.schedule import ScheduleSpec
+from penstock.wire.update import UpdateCall
 
 # What no client calls: the description of the API itself, the sign of life, for which readiness stands in, and what is
 # for people: the console calls it.
@@ -43,51 +66,55 @@ CALLS = (
     calls.GetDefinition(id="{id}"),
     calls.GetDefinition(id="{id}", version=1),
     calls.ListDefinitions(),
-    calls.ActivateVersion(id="{id}", version=1),
-    calls.DeleteDefinition(id="{id}"),
-    calls.GetImpact(id="{id}", version=2),
+    RowCall(definitions.ACTIVATE_VERSION, r.ActivateVersionRequest("{id}", 1)),
+    RowCall(definitions.DELETE_DEFINITION, r.DeleteDefinitionRequest("{id}")),
+    RowCall(definitions.GET_IMPACT, r.GetImpactRequest("{id}", 2)),
     calls.StartInstance(request=StartRequest(definition_id="d")),
     calls.StartInstances(items=[]),
-    calls.GetInstance(id="{id}"),
+    RowCall(instances.GET_INSTANCE, instances.GetInstance("{id}")),
     calls.ListInstances(),
-    calls.GetHistory(id="{id}"),
+    RowCall(instances.GET_HISTORY, instances.GetHistory("{id}")),
     calls.GetAttempts(execution_id="{id}"),
-    calls.ForgetCheckpoint(job_id="{id}", note="n"),
-    calls.GetAudit(id="{id}"),
-    calls.ListSignals(instance_id="{id}"),
-    calls.GetJournal(instance_id="{id}"),
-    calls.GetTree(instance_id="{id}"),
+    RowCall(workers.FORGET_CHECKPOINT, workers.ForgetCheckpoint("{id}", "n")),
+    RowCall(instances.GET_AUDIT, instances.GetAudit("{id}")),
+    RowCall(instances.LIST_SIGNALS, instances.ListSignals("{id}")),
+    RowCall(instances.GET_JOURNAL, instances.GetJournal("{id}")),
+    RowCall(instances.GET_TREE, r.GetTreeRequest("{id}")),
+    RowCall(runs.FORK_RUN, ForkRunRequest("{id}", "a/0")),
     calls.SendMessage(instance_id="{id}", name="n", payload=1, idempotency_key="k"),
     calls.ResolveMessage(instance_id="{id}", position="{position}", payload=1, note="n"),
-    calls.CancelInstance(id="{id}"),
-    calls.RetryInstance(id="{id}"),
-    calls.SkipStep(id="{id}", step_id="a"),
-    calls.SetPriority(id="{id}", priority=2),
-    calls.MigrateInstance(id="{id}"),
-    calls.CheckMigration(id="{id}", version=2, steps={"a": "b"}),
-    calls.MoveToken(id="{id}", step_id="a", to_step_id="b"),
-    calls.EditVariables(id="{id}", variables={"a": 1}, remove=["b"], if_version="1", note="n"),
-    bulk_calls.PreviewBulk(request=BulkRequest(action="retry", ids=["1"])),
-    bulk_calls.StartBulk(request=BulkRequest(action="retry", ids=["1"])),
-    bulk_calls.GetBulk(id="{id}"),
-    bulk_calls.ListBulk(),
-    bulk_calls.StopBulk(id="{id}"),
-    calls.CompleteUserTask(completion=UserTaskCompletion("{id}", "{stepId}")),
-    calls.SendSignal(signal=Signal("{id}", "{stepId}")),
-    calls.SendSignal(signal=Signal(step_id="{stepId}", definition_id="{id}", instance_key="{key}", signal_id="s")),
-    calls.PublishMessage(message=PublishRequest(name="n", correlation_key="k")),
-    calls.ListMessages(name="n"),
+    RowCall(instances.CANCEL_INSTANCE, instances.CancelInstance("{id}")),
+    RowCall(repair.RETRY_INSTANCE, r.RetryInstanceRequest("{id}")),
+    RowCall(repair.SKIP_STEP, r.SkipStepRequest("{id}", "a")),
+    RowCall(repair.SET_PRIORITY, r.SetPriorityRequest("{id}", 2)),
+    RowCall(repair.MIGRATE_INSTANCE, r.MigrateInstanceRequest("{id}")),
+    RowCall(repair.CHECK_MIGRATION, r.CheckMigrationRequest("{id}", 2, {"a": "b"})),
+    RowCall(repair.MOVE_TOKEN, r.MoveTokenRequest("{id}", "a", "b")),
+    RowCall(repair.EDIT_VARIABLES, r.EditVariablesRequest("{id}", b'{"a":1}', ["b"], "1", "n")),
+    RowCall(bulk.PREVIEW_BULK, BulkRequest(action="retry", ids=["1"])),
+    RowCall(bulk.START_BULK, BulkRequest(action="retry", ids=["1"])),
+    RowCall(bulk.GET_BULK, r.GetBulkRequest("{id}")),
+    RowCall(bulk.LIST_BULK, r.ListBulkRequest(limit=50)),
+    RowCall(bulk.STOP_BULK, r.StopBulkRequest("{id}")),
+    RowCall(tasks.COMPLETE_USER_TASK, UserTaskCompletion("{id}", "{stepId}")),
+    RowCall(tasks.SIGNAL, Signal("{id}", "{stepId}")),
+    RowCall(
+        tasks.SIGNAL_BY_KEY,
+        Signal(step_id="{stepId}", definition_id="{id}", instance_key="{key}", signal_id="s"),
+    ),
+    RowCall(messages.PUBLISH_MESSAGE, PublishRequest(name="n", correlation_key="k")),
+    RowCall(messages.LIST_MESSAGES, messages.ListMessages("n")),
     calls.PollJobs(request=PollRequest("w", ["t"], 1, 30)),
     calls.WaitLostJobs(worker_id="w", wait_s=1),
     calls.ListFailedJobs(),
     work_calls.ListOpenJobs(status="LOCKED"),
-    work_calls.ListWorkers(),
-    work_calls.ListJobTypes(),
-    work_calls.ListAudit(kind="k"),
-    work_calls.ListAttention(),
-    work_calls.Acknowledge(key="{key}"),
-    work_calls.Acknowledge(key="{key}", withdraw=True),
-    work_calls.GetStanding(id="{id}"),
+    RowCall(workers.LIST_WORKERS, workers.ListWorkers()),
+    RowCall(workers.LIST_JOB_TYPES, workers.ListJobTypes()),
+    RowCall(audit.LIST_AUDIT, r.ListAuditRequest("k", limit=50)),
+    RowCall(audit.LIST_ATTENTION, r.ListAttentionRequest()),
+    RowCall(audit.ACKNOWLEDGE_ATTENTION, r.AcknowledgeAttentionRequest("{key}")),
+    RowCall(audit.WITHDRAW_ACKNOWLEDGEMENT, r.WithdrawAcknowledgementRequest("{key}")),
+    RowCall(instances.GET_STATE, instances.GetState("{id}"), work_calls.WaitState),
     calls.CompleteJob(worker_id="w", completion=Completion(job_id="{id}")),
     calls.FailJob(worker_id="w", failure=Failure(job_id="{id}", retryable=True, error_message="")),
     calls.HeartbeatJob(worker_id="w", job=JobRef(job_id="{id}")),
@@ -95,27 +122,40 @@ CALLS = (
     calls.CompleteJobs(worker_id="w", results=[]),
     calls.FailJobs(worker_id="w", results=[]),
     calls.HeartbeatJobs(worker_id="w", jobs=[]),
-    batch_calls.StartBatch(items=[StartRequest(definition_id="d")], idempotency_key="k"),
-    batch_calls.GetBatch(id="{id}"),
-    batch_calls.ListBatches(),
-    batch_calls.ListBatchResults(id="{id}"),
-    batch_calls.CancelBatch(id="{id}"),
-    schedule_calls.PutSchedule(id="{id}", spec=ScheduleSpec(definition_id="d", every="PT1H")),
-    schedule_calls.GetSchedule(id="{id}"),
-    schedule_calls.ListSchedules(),
-    schedule_calls.DeleteSchedule(id="{id}"),
-    schedule_calls.PauseSchedule(id="{id}", note="n"),
-    schedule_calls.ResumeSchedule(id="{id}"),
-    schedule_calls.TriggerSchedule(id="{id}", overlap="ALLOW"),
-    schedule_calls.BackfillSchedule(id="{id}", since="2026-01-01T00:00:00Z", until="2026-01-02T00:00:00Z"),
-    schedule_calls.PreviewSchedule(id="n", spec=ScheduleSpec(definition_id="d", every="PT1H")),
+    RowCall(batches.START_BATCH, b.CreateBatchRequest([StartRequest(definition_id="d")], idempotency_key="k")),
+    RowCall(batches.GET_BATCH, batches.GetBatch("{id}")),
+    RowCall(batches.LIST_BATCHES, b.ListBatchesRequest(limit=50)),
+    RowCall(batches.LIST_BATCH_RESULTS, b.ListBatchResultsRequest("{id}", limit=50)),
+    RowCall(batches.CANCEL_BATCH, b.CancelBatchRequest("{id}")),
+    RowCall(updates.ASK_RUN, u.AskRunRequest("{id}", UpdateCall("set_limit", msgspec.Raw(b"[1]"), "u"))),
+    RowCall(updates.GET_RUN_VIEW, u.GetRunViewRequest("{id}", "order_id", 5)),
+    RowCall(updates.GET_RUN_UPDATE, u.GetRunUpdateRequest("{id}", "{updateId}")),
+    RowCall(schedules.PUT_SCHEDULE, s.PutScheduleRequest("{id}", ScheduleSpec(definition_id="d", every="PT1H"))),
+    RowCall(schedules.GET_SCHEDULE, s.GetScheduleRequest("{id}")),
+    RowCall(schedules.LIST_SCHEDULES, s.ListSchedulesRequest()),
+    RowCall(schedules.DELETE_SCHEDULE, s.DeleteScheduleRequest("{id}")),
+    RowCall(schedules.PAUSE_SCHEDULE, s.PauseScheduleRequest("{id}", "n")),
+    RowCall(schedules.RESUME_SCHEDULE, s.ResumeScheduleRequest("{id}")),
+    RowCall(schedules.TRIGGER_SCHEDULE, s.TriggerScheduleRequest("{id}", "ALLOW")),
+    RowCall(
+        schedules.BACKFILL_SCHEDULE,
+        s.BackfillScheduleRequest("{id}", "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"),
+    ),
+    RowCall(
+        schedules.PREVIEW_SCHEDULE, s.PreviewScheduleRequest("n", ScheduleSpec(definition_id="d", every="PT1H"), 10)
+    ),
     calls.ReleaseJobs(worker_id="w", jobs=[]),
-    queue_calls.PutQueue(name="{id}", policy=QueuePolicy(["t"])),
-    queue_calls.GetQueue(name="{id}"),
-    queue_calls.ListQueues(),
-    queue_calls.PauseQueue(name="{id}", paused=True),
-    queue_calls.PauseQueue(name="{id}", paused=False),
-    queue_calls.DeleteQueue(name="{id}"),
+    RowCall(queues.PUT_QUEUE, queues.PutQueue("{id}", QueuePolicy(["t"]))),
+    RowCall(queues.GET_QUEUE, w.GetQueueRequest("{id}")),
+    RowCall(queues.LIST_QUEUES, w.ListQueuesRequest(limit=50)),
+    RowCall(queues.PAUSE_QUEUE, w.PauseQueueRequest("{id}")),
+    RowCall(queues.RESUME_QUEUE, w.ResumeQueueRequest("{id}")),
+    RowCall(queues.DELETE_QUEUE, w.DeleteQueueRequest("{id}")),
+    RowCall(sql_requests.LIST_SQL_REQUESTS, sql_requests.ListSqlRequests("WAITING")),
+    RowCall(sql_requests.RETRY_SQL_REQUEST, sql_requests.OneSqlRequest("{id}")),
+    RowCall(sql_requests.DROP_SQL_REQUEST, sql_requests.OneSqlRequest("{id}")),
+    RowCall(declared.LIST_DECLARATIONS, declared.ListDeclarations()),
+    RowCall(declared.APPLY_DECLARATION, declared.OneDeclaration("{kind}", "{id}")),
 )
 
 

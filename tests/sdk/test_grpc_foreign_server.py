@@ -12,8 +12,9 @@ import anyio.to_thread
 import grpc
 import pytest
 
+from penstock.api import instances as api
 from penstock.client import Client, Conflict, StartRequest, TimedOut
-from penstock.client.operation import GetInstance
+from penstock.client.call import RowCall
 from penstock.wire import penstock_v1 as w
 from penstock.wire import workflow_v1 as m
 from penstock.wire.codec import decode_message, encode_message
@@ -109,7 +110,7 @@ def test_a_deadline_ends_the_call_on_the_server(still: StillTime, foreign: Forei
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(when_it_hangs)
                 with pytest.raises(TimedOut):
-                    await client.call(GetInstance(id="hang"), timeout_s=15)
+                    await client.call(RowCall(api.GET_INSTANCE, api.GetInstance("hang")), timeout_s=15)
             assert await anyio.to_thread.run_sync(foreign.cancelled.wait, 10)
 
     still.run(main)

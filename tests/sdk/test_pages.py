@@ -15,7 +15,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from penstock.client import Client, SyncClient
+from penstock.client import Client, ScheduleSpec, SyncClient
 from penstock.client.builder import WorkflowBuilder
 from penstock.testing.definitions import definition, end
 from penstock.testing.postgres import PostgresServer
@@ -154,8 +154,9 @@ def test_programs_of_the_pages_of_schedules_and_starts_run(
     with SyncClient(engine.url) as client:
         for id in ("report", "letter", "summary"):
             client.upload_definition(definition(assign("done", {"done": True}), end(), definition_id=id))
+        in_code: dict[str, list[str]] = {}
         for page in ("docs/schedules.md", "docs/starts.md"):
-            (source,) = blocks(page)
+            source, *in_code[page] = blocks(page)
             exec(compile(at(engine, source), page, "exec", dont_inherit=True), {})
         assert capfd.readouterr().out.splitlines() == [
             f"{place} COMPLETED {{'to': '{name}', 'done': True}}" for place, name in enumerate(("Ada", "Grace"))
@@ -166,3 +167,11 @@ def test_programs_of_the_pages_of_schedules_and_starts_run(
         assert client.wait_until_ended(batch.completion_id, timeout_s=120).variables["batch"]["completed"] == 2
         made = client.get_schedule("nightly")
         assert (made.definition_id, made.cron, made.time_zone) == ("report", ["0 2 * * *"], "Europe/Berlin")
+    assert in_code["docs/starts.md"] == []
+    (source,) = in_code["docs/schedules.md"]
+    workflows: dict[str, Any] = {}
+    exec(compile(source, "docs/schedules.md", "exec", dont_inherit=True), workflows)
+    assert workflows["report"].schedule == ScheduleSpec(cron=["0 8 * * mon"])
+    assert workflows["nightly"].schedule == ScheduleSpec(
+        cron=["0 2 * * *"], time_zone="Europe/Berlin", overlap="BUFFER_ONE"
+    )

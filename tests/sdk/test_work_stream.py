@@ -346,7 +346,13 @@ def test_a_client_may_be_shared_by_workers_and_calls(run: Run, engine: Engine) -
 
 
 def desk_with(concurrency: int, *groups: tuple[list[str], int]) -> JobIntake:
-    calls = IntakeEvents(lambda _job, _demand: None, lambda _ref, _reason: None, lambda: None, lambda _reachable: None)
+    calls = IntakeEvents(
+        lambda _job, _demand: None,
+        lambda _ref, _reason: None,
+        lambda: None,
+        lambda _reachable: None,
+        lambda *_lag: None,
+    )
     intake = JobIntake(concurrency, lambda: True, calls)
     intake.subscriptions = [Subscription(intake, types, limit) for types, limit in groups]
     return intake

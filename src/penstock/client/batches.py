@@ -8,11 +8,12 @@ from uuid import uuid4
 import anyio
 import msgspec
 
-from penstock.client.batch_operation import CancelBatch, GetBatch, ListBatches, ListBatchResults, StartBatch
+from penstock.api import batches as api
+from penstock.client.call import RowCall
 from penstock.client.caller import Caller, every_item
 from penstock.client.encoding import optional_object
 from penstock.client.errors import TimedOut
-from penstock.client.operation import ListWindow
+from penstock.wire import batches_v1 as w
 from penstock.wire.batch import Batch, BatchResult
 from penstock.wire.model import StartRequest
 from penstock.wire.page import Page
@@ -47,12 +48,12 @@ class BatchCalls(Caller):
         """
         encoded = [msgspec.structs.replace(item, variables=optional_object(item.variables)) for item in items]
         key = idempotency_key or str(uuid4())
-        return await self.call(StartBatch(items=encoded, idempotency_key=key, on_complete=on_complete, note=note))
+        return await self.call(RowCall(api.START_BATCH, w.CreateBatchRequest(encoded, on_complete, note, key)))
 
     async def get_batch(self, batch_id: str, *, wait_s: int = 0) -> Batch:
-        """A batch as it is now, its items by state; with ``wait_s`` (0 to 60) when it has ended, or after so long.
-        Raises ``NotFound``."""
-        return await self.call(GetBatch(id=batch_id, wait_s=wait_s))
+        """Return a batch as it is now, its items by state; with ``wait_s`` (0 to 60) when it has ended, or after so
+        long. Raises ``NotFound``."""
+        return await self.call(RowCall(api.GET_BATCH, api.GetBatch(batch_id, wait_s or None)))
 
     async def wait_for_batch(self, batch_id: str, *, timeout_s: float | None = None) -> Batch:
         """Wait until a batch has ended.
@@ -71,8 +72,8 @@ class BatchCalls(Caller):
                 raise TimedOut(f"batch '{batch_id}' has not ended within {timeout_s} s")
 
     async def list_batches(self, *, cursor: str | None = None, limit: int = LIST_PART_ITEMS) -> Page[Batch]:
-        """Batches, newest first, without counts; go on with ``cursor=page.next`` until that is None."""
-        return await self.call(ListBatches(window=ListWindow(cursor=cursor, limit=limit)))
+        """List batches, newest first, without counts; go on with ``cursor=page.next`` until that is None."""
+        return await self.call(RowCall(api.LIST_BATCHES, w.ListBatchesRequest(cursor, limit)))
 
     def iterate_batches(self) -> AsyncIterator[Batch]:
         """Read all batches that are kept, newest first, as you go."""
@@ -81,11 +82,10 @@ class BatchCalls(Caller):
     async def list_batch_results(
         self, batch_id: str, *, state: str | None = None, cursor: str | None = None, limit: int = LIST_PART_ITEMS
     ) -> Page[BatchResult]:
-        """What became of the items of a batch, in their order, each with its instance; ``state``: only those in it. Go
-        on with ``cursor=page.next`` until that is None. Raises ``NotFound``."""
-        return await self.call(
-            ListBatchResults(id=batch_id, state=state, window=ListWindow(cursor=cursor, limit=limit))
-        )
+        """List the results of a batch, in the order of its items, each with its instance; ``state``: only those in it.
+        Go on with ``cursor=page.next`` until that is None. Raises ``NotFound``."""
+        asked = w.ListBatchResultsRequest(batch_id, state, cursor, limit)
+        return await self.call(RowCall(api.LIST_BATCH_RESULTS, asked))
 
     def iterate_batch_results(self, batch_id: str, *, state: str | None = None) -> AsyncIterator[BatchResult]:
         """Read the results of all items of a batch, in their order, as you go."""
@@ -98,4 +98,4 @@ class BatchCalls(Caller):
             NotFound: no such batch.
             Conflict: it has ended.
         """
-        return await self.call(CancelBatch(id=batch_id, reason=reason))
+        return await self.call(RowCall(api.CANCEL_BATCH, w.CancelBatchRequest(batch_id, reason)))

@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator, Callable
 import anyio
 import msgspec
 
-from penstock.client.bulk_operation import GetBulk, ListBulk, PreviewBulk, StartBulk, StopBulk
+from penstock.api import bulk as api
+from penstock.client.call import RowCall
 from penstock.client.caller import Caller, every_item
 from penstock.client.encoding import optional_object
 from penstock.client.errors import TimedOut
-from penstock.client.operation import ListWindow
+from penstock.wire import repair_v1 as w
 from penstock.wire.bulk import BulkRequest
 from penstock.wire.page import Page
 from penstock.wire.repair import BulkPreview, BulkStarted, BulkView
@@ -33,7 +34,7 @@ class BulkCalls(Caller):
         Raises:
             BadRequest: names the field and the reason.
         """
-        return await self.call(PreviewBulk(request=_encoded(request)))
+        return await self.call(RowCall(api.PREVIEW_BULK, _encoded(request)))
 
     async def start_bulk(self, request: BulkRequest) -> BulkStarted:
         """Begin the operation, and return its id as soon as it is stored. Not repeated on a lost answer.
@@ -42,15 +43,15 @@ class BulkCalls(Caller):
             BadRequest: names the field and the reason.
             Conflict: nothing matches.
         """
-        return await self.call(StartBulk(request=_encoded(request)))
+        return await self.call(RowCall(api.START_BULK, _encoded(request)))
 
     async def get_bulk(self, bulk_id: str) -> BulkView:
-        """An operation as it stands. Raises ``NotFound``."""
-        return await self.call(GetBulk(id=bulk_id))
+        """Return an operation as it stands. Raises ``NotFound``."""
+        return await self.call(RowCall(api.GET_BULK, w.GetBulkRequest(bulk_id)))
 
     async def list_bulk(self, *, cursor: str | None = None, limit: int = LIST_PART_ITEMS) -> Page[BulkView]:
-        """Operations, newest first; go on with ``cursor=page.next`` until that is None."""
-        return await self.call(ListBulk(window=ListWindow(cursor=cursor, limit=limit)))
+        """List operations, newest first; go on with ``cursor=page.next`` until that is None."""
+        return await self.call(RowCall(api.LIST_BULK, w.ListBulkRequest(cursor, limit)))
 
     def iterate_bulk(self) -> AsyncIterator[BulkView]:
         """Read all operations that are kept, newest first, as you go."""
@@ -58,7 +59,7 @@ class BulkCalls(Caller):
 
     async def stop_bulk(self, bulk_id: str) -> BulkView:
         """Begin no more of it; what is done stays done. Raises ``NotFound``."""
-        return await self.call(StopBulk(id=bulk_id))
+        return await self.call(RowCall(api.STOP_BULK, w.StopBulkRequest(bulk_id)))
 
     async def wait_for_bulk(
         self, bulk_id: str, *, timeout_s: float | None = None, on_look: Callable[[BulkView], None] | None = None

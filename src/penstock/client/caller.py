@@ -14,13 +14,12 @@ from urllib.parse import urlsplit
 
 import anyio
 
+from penstock.api.operation import Repeat
 from penstock.client.backoff import MAX_PAUSE_S, RetryPauses
 from penstock.client.errors import NotFound, Unavailable
 from penstock.client.operation import (
     CheckReady,
-    Deletion,
     Operation,
-    Repeat,
     StartInstance,
     StartInstances,
     Transport,
@@ -82,7 +81,7 @@ class Caller:
         Raises:
             ClientError: by condition; the last one met when time ran out.
         """
-        with calling(type(operation).__name__, begins=isinstance(operation, STARTS)):
+        with calling(operation.label, begins=isinstance(operation, STARTS)):
             return await self._repeated(operation, self._timeout_s if timeout_s is None else timeout_s, max_pause_s)
 
     async def _repeated(self, operation: Operation[R], timeout_s: float, max_pause_s: float) -> R:
@@ -95,13 +94,13 @@ class Caller:
                 exchange_s = min(left_s, self._exchange_timeout_s + operation.hold_s)
                 return await self.transport.call(operation, timeout_s=exchange_s)
             except NotFound:
-                if not (maybe_applied and isinstance(operation, Deletion)):
+                if not (maybe_applied and operation.repeat is Repeat.UNTIL_GONE):
                     raise
                 return cast(R, None)
             except Unavailable as error:
                 maybe_applied |= error.maybe_applied
                 pause_s = backoff.next_pause_s(error)
-                may_repeat = operation.repeat is Repeat.ALWAYS or not error.maybe_applied
+                may_repeat = operation.repeat is not Repeat.IF_NOT_APPLIED or not error.maybe_applied
                 if not may_repeat or anyio.current_time() + pause_s + MIN_EXCHANGE_S >= deadline:
                     raise
                 await anyio.sleep(pause_s)

@@ -8,17 +8,17 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
+from penstock.api import definitions as api
+from penstock.client.call import RowCall
 from penstock.client.caller import Caller
 from penstock.client.operation import (
-    ActivateVersion,
-    DeleteDefinition,
     GetDefinition,
-    GetImpact,
     ListDefinitions,
     ListWindow,
     UploadDefinition,
 )
 from penstock.client.validation import Document, check, document_of
+from penstock.wire import repair_v1 as w
 from penstock.wire.model import DefinitionSummary
 from penstock.wire.page import Page
 from penstock.wire.repair import ImpactView
@@ -68,7 +68,7 @@ class DefinitionCalls(Caller):
             NotFound: no such definition or version.
             Conflict: a durable workflow; or an engine of an older version still lives.
         """
-        return await self.call(ActivateVersion(id=definition_id, version=version))
+        return await self.call(RowCall(api.ACTIVATE_VERSION, w.ActivateVersionRequest(definition_id, version)))
 
     async def delete_definition(self, definition_id: str) -> None:
         """Delete a durable workflow that no program serves, in all versions: it is in no list, can't be
@@ -78,7 +78,7 @@ class DefinitionCalls(Caller):
             NotFound: no such definition.
             Conflict: another definition, one that a program serves (within half a minute), or one with open runs.
         """
-        await self.call(DeleteDefinition(id=definition_id))
+        await self.call(RowCall(api.DELETE_DEFINITION, w.DeleteDefinitionRequest(definition_id)))
 
     async def get_impact(
         self, definition_id: str, definition: Document | None = None, *, version: int | None = None
@@ -93,8 +93,8 @@ class DefinitionCalls(Caller):
             BadRequest: the definition is refused.
             Conflict: a durable workflow.
         """
-        document = None if definition is None else await _read(definition)
-        return await self.call(GetImpact(id=definition_id, version=version, document=document))
+        document = b"" if definition is None else await _read(definition)
+        return await self.call(RowCall(api.GET_IMPACT, w.GetImpactRequest(definition_id, version, document)))
 
     async def list_definitions(
         self,

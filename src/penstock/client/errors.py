@@ -221,7 +221,7 @@ def error_for(
     """
     kind = _BY_CODE.get(code or "")
     if kind is None and status is not None:
-        kind = _BY_STATUS.get(status) or (BadRequest if 400 <= status < 500 else InternalError)
+        kind = _BY_STATUS.get(status) or (BadRequest if 300 <= status < 500 else InternalError)
     if kind is None:
         kind = InternalError
     if issubclass(kind, BadRequest):

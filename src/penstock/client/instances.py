@@ -11,28 +11,24 @@ from typing import Unpack
 import anyio
 import msgspec
 
+from penstock.api import instances as api
+from penstock.api import tasks
 from penstock.client.backoff import RetryPauses
+from penstock.client.call import RowCall
 from penstock.client.caller import every_item
 from penstock.client.encoding import optional_object
 from penstock.client.errors import ClientError, Conflict, NotFound, TimedOut, Unavailable
 from penstock.client.model import StartResult
 from penstock.client.operation import (
-    CancelInstance,
-    CompleteUserTask,
     GetAttempts,
-    GetAudit,
-    GetHistory,
-    GetInstance,
     InstanceFilters,
     ListInstances,
-    ListSignals,
     ListWindow,
-    SendSignal,
     StartInstance,
     StartInstances,
 )
 from penstock.client.repair import RepairCalls
-from penstock.client.work_operation import GetStanding
+from penstock.client.work_operation import WaitState
 from penstock.wire.model import (
     AuditRecord,
     Instance,
@@ -162,7 +158,7 @@ class InstanceCalls(RepairCalls):
             NotFound: no such instance.
             TooManyRequests: the engine has as many calls that wait as it takes.
         """
-        return await self.call(GetInstance(id=instance_id, wait_s=wait_s))
+        return await self.call(RowCall(api.GET_INSTANCE, api.GetInstance(instance_id, wait_s or None)))
 
     async def get_why(self, instance_id: str) -> Why:
         """Return why an instance is where it is: ``code``, ``text`` and, where something happens by itself, ``next``.
@@ -171,7 +167,7 @@ class InstanceCalls(RepairCalls):
             NotFound: no such instance.
             Unavailable: the database is too busy for people's looks.
         """
-        return (await self.call(GetStanding(id=instance_id))).why
+        return (await self.call(RowCall(api.GET_STATE, api.GetState(instance_id), WaitState))).why
 
     async def find_instance(self, definition_id: str, instance_key: str) -> Instance:
         """Find the instance that has an instance key: the open one, or the one that keeps it.
@@ -216,7 +212,7 @@ class InstanceCalls(RepairCalls):
         Raises:
             NotFound: no such instance.
         """
-        return await self.call(GetHistory(id=instance_id))
+        return await self.call(RowCall(api.GET_HISTORY, api.GetHistory(instance_id)))
 
     async def get_attempts(self, execution_id: str) -> list[RecordedAttempt]:
         """List the newest attempts of an execution (``StepExecution.id``, or a job's id), oldest first.
@@ -235,7 +231,7 @@ class InstanceCalls(RepairCalls):
         Raises:
             NotFound: no such instance.
         """
-        return (await self.call(GetAudit(id=instance_id, limit=limit))).items
+        return (await self.call(RowCall(api.GET_AUDIT, api.GetAudit(instance_id, limit)))).items
 
     def iterate_audit(self, instance_id: str) -> AsyncIterator[AuditRecord]:
         """Read the whole audit trail of an instance, oldest first, as you go.
@@ -243,7 +239,7 @@ class InstanceCalls(RepairCalls):
         Raises:
             NotFound: no such instance.
         """
-        return every_item(lambda cursor: self.call(GetAudit(id=instance_id, cursor=cursor)))
+        return every_item(lambda cursor: self.call(RowCall(api.GET_AUDIT, api.GetAudit(instance_id, cursor=cursor))))
 
     async def list_signals(self, instance_id: str) -> list[KeptSignal]:
         """List the signals that are kept for waits which are not open yet (``signal(…, buffer=True)``), oldest first.
@@ -251,7 +247,7 @@ class InstanceCalls(RepairCalls):
         Raises:
             NotFound: no such instance.
         """
-        return await self.call(ListSignals(instance_id=instance_id))
+        return await self.call(RowCall(api.LIST_SIGNALS, api.ListSignals(instance_id)))
 
     async def cancel_instance(
         self, instance_id: str, *, reason: str | None = None, force: bool = False, compensate: bool = False
@@ -270,7 +266,7 @@ class InstanceCalls(RepairCalls):
             NotFound: no such instance.
             Conflict: it has ended already, or is being undone.
         """
-        cancel = CancelInstance(id=instance_id, reason=reason, force=force, compensate=compensate)
+        cancel = RowCall(api.CANCEL_INSTANCE, api.CancelInstance(instance_id, reason, force, compensate))
         try:
             return await self.call(cancel)
         except Unavailable as error:
@@ -302,7 +298,8 @@ class InstanceCalls(RepairCalls):
         seen: Instance | None = None
         while True:
             left_s = max(MIN_LOOK_S, deadline - anyio.current_time())
-            instance = await self.call(GetInstance(id=instance_id), timeout_s=min(self._timeout_s, left_s))
+            look = RowCall(api.GET_INSTANCE, api.GetInstance(instance_id))
+            instance = await self.call(look, timeout_s=min(self._timeout_s, left_s))
             if on_change is not None and instance != seen:
                 on_change(instance)
             seen = instance
@@ -331,7 +328,7 @@ class InstanceCalls(RepairCalls):
             BadRequest: the step is of another type.
         """
         done = UserTaskCompletion(instance_id, step_id, optional_object(variables), completed_by, execution_id)
-        await self.call(CompleteUserTask(completion=done))
+        await self.call(RowCall(tasks.COMPLETE_USER_TASK, done))
 
     async def signal(
         self,
@@ -361,7 +358,7 @@ class InstanceCalls(RepairCalls):
             signal_id=signal_id or None,
             idempotency_key=idempotency_key or (None if signal_id else _new_idempotency_key()),
         )
-        await self.call(SendSignal(signal=signal))
+        await self.call(RowCall(tasks.SIGNAL, signal))
 
     async def signal_by_key(
         self, definition_id: str, instance_key: str, step_id: str, variables: object = None, *, signal_id: str
@@ -383,7 +380,7 @@ class InstanceCalls(RepairCalls):
             definition_id=definition_id,
             instance_key=instance_key,
         )
-        await self.call(SendSignal(signal=signal))
+        await self.call(RowCall(tasks.SIGNAL_BY_KEY, signal))
 
 
 def _new_idempotency_key() -> str:

@@ -7,6 +7,9 @@ from datetime import datetime
 
 import msgspec
 
+from penstock.api import audit as api
+from penstock.api import workers
+from penstock.client.call import RowCall
 from penstock.client.caller import Caller, every_item
 from penstock.client.encoding import optional_object
 from penstock.client.operation import (
@@ -14,7 +17,6 @@ from penstock.client.operation import (
     CompleteJobs,
     FailJob,
     FailJobs,
-    ForgetCheckpoint,
     HeartbeatJob,
     HeartbeatJobs,
     ListFailedJobs,
@@ -24,13 +26,9 @@ from penstock.client.operation import (
     ReleaseJobs,
 )
 from penstock.client.work_operation import (
-    Acknowledge,
-    ListAttention,
-    ListAudit,
-    ListJobTypes,
     ListOpenJobs,
-    ListWorkers,
 )
+from penstock.wire import repair_v1 as w
 from penstock.wire.attention import Attention
 from penstock.wire.audit import AuditTrailRecord
 from penstock.wire.model import Completion, FailedJob, Failure, Job, JobOutcome, JobRef, Lease, Park, PollRequest
@@ -88,7 +86,7 @@ class JobCalls(Caller):
 
         One with ``waiting`` jobs and no ``workers`` has nobody who does them.
         """
-        return list((await self.call(ListJobTypes())).items)
+        return await self.call(RowCall(workers.LIST_JOB_TYPES, workers.ListJobTypes()))
 
     async def list_audit(
         self,
@@ -105,13 +103,12 @@ class JobCalls(Caller):
 
         A page may have fewer than ``limit`` and still a ``next``.
         """
-        window = ListWindow(cursor=cursor, limit=limit)
-        found = ListAudit(kind=kind, actor=actor, contains=contains, since=since, until=until, window=window)
-        return await self.call(found)
+        wanted = w.ListAuditRequest(kind, actor, contains, since, until, cursor, limit)
+        return await self.call(RowCall(api.LIST_AUDIT, wanted))
 
     async def list_attention(self) -> list[Attention]:
-        """What needs somebody, as the console shows it: what concerns most work first, what is acknowledged last."""
-        return (await self.call(ListAttention())).items
+        """List what needs attention, as the console does: what concerns most work first, what is acknowledged last."""
+        return (await self.call(RowCall(api.LIST_ATTENTION, w.ListAttentionRequest()))).items
 
     async def acknowledge(self, key: str, *, count: int = 0, note: str | None = None) -> None:
         """Acknowledge a row of `list_attention` by its ``key``, for `attention_acknowledged_hours`.
@@ -121,7 +118,7 @@ class JobCalls(Caller):
         Raises:
             Conflict: an engine of an older version is at work.
         """
-        await self.call(Acknowledge(key=key, count=count, note=note))
+        await self.call(RowCall(api.ACKNOWLEDGE_ATTENTION, w.AcknowledgeAttentionRequest(key, count or None, note)))
 
     async def withdraw_acknowledgement(self, key: str) -> None:
         """Let a row need attention again.
@@ -129,11 +126,11 @@ class JobCalls(Caller):
         Raises:
             NotFound: it is not acknowledged.
         """
-        await self.call(Acknowledge(key=key, withdraw=True))
+        await self.call(RowCall(api.WITHDRAW_ACKNOWLEDGEMENT, w.WithdrawAcknowledgementRequest(key)))
 
     async def list_workers(self) -> list[WorkerView]:
-        """Workers that engines have seen within a day, with what they do."""
-        return list((await self.call(ListWorkers())).items)
+        """List the workers that engines have seen within a day, with what they do."""
+        return list((await self.call(RowCall(workers.LIST_WORKERS, workers.ListWorkers()))).items)
 
     def iterate_failed_jobs(self, *, job_type: str | None = None) -> AsyncIterator[FailedJob]:
         """Read all jobs that failed their instance, newest first, as you go; you may retry their instances
@@ -195,7 +192,7 @@ class JobCalls(Caller):
         Raises:
             NotFound: the job is not open.
         """
-        await self.call(ForgetCheckpoint(job_id=job_id, note=note))
+        await self.call(RowCall(workers.FORGET_CHECKPOINT, workers.ForgetCheckpoint(job_id, note)))
 
     async def park_job(
         self, job_id: str, worker_id: str, *, attempt: int, until: datetime | None = None, signal: str | None = None

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import uuid
 
+from penstock.api import messages as api
+from penstock.client.call import RowCall
 from penstock.client.caller import Caller
 from penstock.client.encoding import optional_object
-from penstock.client.operation import ListMessages, PublishMessage
 from penstock.wire.model import KeptMessage, PublishedMessage, PublishRequest
 from penstock.wire.page import Page
 
@@ -43,7 +44,7 @@ class MessageCalls(Caller):
             message_id=message_id or uuid.uuid4().hex,
             deliver="ALL" if to_all else None,
         )
-        return await self.call(PublishMessage(message=message))
+        return await self.call(RowCall(api.PUBLISH_MESSAGE, message))
 
     async def list_messages(
         self,
@@ -53,5 +54,5 @@ class MessageCalls(Caller):
         cursor: str | None = None,
         limit: int | None = None,
     ) -> Page[KeptMessage]:
-        """A part of the messages that nobody has received yet, oldest first, without their variables."""
-        return await self.call(ListMessages(name=name, correlation_key=correlation_key, cursor=cursor, limit=limit))
+        """List a part of the messages that nobody has received yet, oldest first, without their variables."""
+        return await self.call(RowCall(api.LIST_MESSAGES, api.ListMessages(name, correlation_key, cursor, limit)))

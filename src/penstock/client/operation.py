@@ -6,16 +6,15 @@ no I/O here. ``Operation[R]`` carries the type of its answer, so that ``Transpor
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Generic, Protocol, TypedDict, TypeVar
 
 import msgspec
 
+from penstock.api.operation import Repeat
 from penstock.client.model import StartResult
 from penstock.wire.model import (
-    AuditRecord,
     Completion,
     DefinitionSummary,
     FailedJob,
@@ -24,41 +23,26 @@ from penstock.wire.model import (
     Job,
     JobOutcome,
     JobRef,
-    JournalRecord,
-    KeptMessage,
-    KeptSignal,
     Lease,
     LostJob,
     Park,
     PollRequest,
-    PublishedMessage,
-    PublishRequest,
     RecordedAttempt,
-    RunTree,
-    Signal,
     StartRequest,
-    StepExecution,
-    UserTaskCompletion,
 )
 from penstock.wire.page import Page
-from penstock.wire.repair import ImpactView, MigrationCheck
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 
-class Repeat(enum.Enum):
-    """When an operation may be sent again after a call that did not get its answer."""
-
-    ALWAYS = "always"
-    """Sending it twice has the effect of sending it once."""
-
-    IF_NOT_APPLIED = "if-not-applied"
-    """Only when the first request surely had no effect (``Unavailable.maybe_applied`` is False)."""
-
-
 class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
     """Base of all operations."""
+
+    @property
+    def label(self) -> str:
+        """Its name, for traces and messages."""
+        return type(self).__name__
 
     @property
     def repeat(self) -> Repeat:
@@ -69,18 +53,6 @@ class Operation(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
     def hold_s(self) -> float:
         """How long the engine itself may hold the call before it answers (long polls)."""
         return 0.0
-
-
-class Once(Operation[R_co], Generic[R_co], frozen=True, kw_only=True):
-    """Base of those whose second sending would be another act, or be refused."""
-
-    @property
-    def repeat(self) -> Repeat:
-        return Repeat.IF_NOT_APPLIED
-
-
-class Deletion(Operation[None], frozen=True, kw_only=True):
-    """Base of those that let something be gone: that it is not found, once an answer was lost, is success."""
 
 
 class Transport(Protocol):
@@ -125,19 +97,6 @@ class UploadDefinition(Operation[DefinitionSummary], frozen=True):
     document: bytes
 
 
-class ActivateVersion(Operation[DefinitionSummary], frozen=True):
-    """Let new starts use a version of a definition."""
-
-    id: str
-    version: int
-
-
-class DeleteDefinition(Deletion, frozen=True):
-    """Delete a workflow written as code that no program serves."""
-
-    id: str
-
-
 class GetDefinition(Operation[dict[str, Any]], frozen=True):
     """Read a definition back; version None is the latest."""
 
@@ -150,14 +109,6 @@ class ListDefinitions(Operation[Page[DefinitionSummary]], frozen=True):
 
     keyword: str | None = None
     window: ListWindow = ListWindow()
-
-
-class GetImpact(Operation[ImpactView], frozen=True):
-    """Which open instances a version would not fit: an uploaded one, or a document."""
-
-    id: str
-    version: int | None = None
-    document: bytes | None = None
 
 
 class StartInstance(Operation[Instance], frozen=True):
@@ -187,17 +138,6 @@ class StartInstances(Operation[list[StartResult]], frozen=True):
     @property
     def hold_s(self) -> float:
         return max((item.wait_seconds or 0.0 for item in self.items), default=0.0)
-
-
-class GetInstance(Operation[Instance], frozen=True):
-    """Read an instance, or wait for its end, so long at most."""
-
-    id: str
-    wait_s: int = 0
-
-    @property
-    def hold_s(self) -> float:
-        return self.wait_s
 
 
 class InstanceFilters(TypedDict, total=False):
@@ -262,137 +202,10 @@ class ListInstances(Operation[Page[Instance]], frozen=True):
     window: ListWindow = ListWindow()
 
 
-class GetHistory(Operation[list[StepExecution]], frozen=True):
-    """Read the step executions of an instance in the order of entry."""
-
-    id: str
-
-
 class GetAttempts(Operation[list[RecordedAttempt]], frozen=True):
     """Read what the attempts of a job were given, told and gave."""
 
     execution_id: str
-
-
-class ForgetCheckpoint(Operation[None], frozen=True):
-    """Take away the checkpoint of an open job."""
-
-    job_id: str
-    note: str | None = None
-
-
-class GetAudit(Operation[Page[AuditRecord]], frozen=True):
-    """Read the audit trail of an instance, oldest first."""
-
-    id: str
-    limit: int | None = None
-    cursor: str | None = None
-
-
-class ListSignals(Operation[list[KeptSignal]], frozen=True):
-    """List the signals that are kept for waits of an instance which are not open yet, oldest first."""
-
-    instance_id: str
-
-
-class CancelInstance(Once[Instance], frozen=True):
-    """Cancel an instance. A second cancel is a conflict, so a lost answer is not simply asked for again.
-
-    ``force``: a run of code ends at once, without the clean-up of its body. ``compensate``: what an instance did is
-    undone first.
-    """
-
-    id: str
-    reason: str | None = None
-    force: bool = False
-    compensate: bool = False
-
-
-class RetryInstance(Once[Instance], frozen=True):
-    """Reopen the failed step of a failed instance, or go on at another one. A second one is a conflict, as with
-    cancel."""
-
-    id: str
-    from_step_id: str | None = None
-    step_id: str | None = None
-    note: str | None = None
-    again: bool = False
-
-
-class EditVariables(Once[Instance], frozen=True):
-    """Set and remove variables of an instance that waits or has failed."""
-
-    id: str
-    variables: Mapping[str, Any] | msgspec.Raw
-    remove: Sequence[str] = ()
-    if_version: str | None = None
-    note: str | None = None
-
-
-class SkipStep(Once[Instance], frozen=True):
-    """Let an open or failed step count as done, with a result."""
-
-    id: str
-    step_id: str
-    variables: Mapping[str, Any] | msgspec.Raw | None = None
-    execution_id: str | None = None
-    note: str | None = None
-
-
-class SetPriority(Operation[Instance], frozen=True):
-    """Change how early the jobs of an instance come."""
-
-    id: str
-    priority: int
-
-
-class MoveToken(Once[Instance], frozen=True):
-    """Let what stands on a step go on at another one."""
-
-    id: str
-    step_id: str
-    to_step_id: str
-    execution_id: str | None = None
-    note: str | None = None
-
-
-class MigrateInstance(Once[Instance], frozen=True):
-    """Let an instance go on in another version of its definition. A second one is a conflict, as with cancel."""
-
-    id: str
-    version: int | None = None
-    steps: Mapping[str, str] | None = None
-    note: str | None = None
-    timers: str | None = None
-
-
-class CheckMigration(Operation[MigrationCheck], frozen=True):
-    """Whether an instance could go on in another version."""
-
-    id: str
-    version: int | None = None
-    steps: Mapping[str, str] | None = None
-    timers: str | None = None
-
-
-class CompleteUserTask(Once[None], frozen=True):
-    """Complete the open user task of a step. A repeat may complete the next round of a loop: not repeatable."""
-
-    completion: UserTaskCompletion
-
-
-class GetJournal(Operation[Page[JournalRecord]], frozen=True):
-    """Read a part of the journal of a run of code, oldest first."""
-
-    instance_id: str
-    cursor: str | None = None
-    limit: int | None = None
-
-
-class GetTree(Operation[RunTree], frozen=True):
-    """Read the branches of a run of code."""
-
-    instance_id: str
 
 
 class SendMessage(Operation[None], frozen=True):
@@ -414,35 +227,6 @@ class ResolveMessage(Operation[None], frozen=True):
     drop: bool = False
     note: str | None = None
     force: bool = False
-
-
-class SendSignal(Operation[None], frozen=True):
-    """Signal a waiting step; repeatable because of the idempotency key, or the signal's id."""
-
-    signal: Signal
-
-    @property
-    def repeat(self) -> Repeat:
-        return Repeat.ALWAYS if self.signal.idempotency_key or self.signal.signal_id else Repeat.IF_NOT_APPLIED
-
-
-class PublishMessage(Operation[PublishedMessage], frozen=True):
-    """Publish a message; repeatable because of its id."""
-
-    message: PublishRequest
-
-    @property
-    def repeat(self) -> Repeat:
-        return Repeat.IF_NOT_APPLIED if self.message.message_id is None else Repeat.ALWAYS
-
-
-class ListMessages(Operation[Page[KeptMessage]], frozen=True):
-    """List messages that nobody has received yet, oldest first."""
-
-    name: str | None = None
-    correlation_key: str | None = None
-    cursor: str | None = None
-    limit: int | None = None
 
 
 class PollJobs(Operation[list[Job]], frozen=True):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from penstock.api import queues as api
+from penstock.client.call import RowCall
 from penstock.client.caller import Caller
-from penstock.client.operation import ListWindow
-from penstock.client.queue_operation import DeleteQueue, GetQueue, ListQueues, PauseQueue, PutQueue
+from penstock.wire import penstock_v1 as w
 from penstock.wire.page import Page
 from penstock.wire.queue import Queue, QueuePolicy
 
@@ -21,24 +22,24 @@ class QueueCalls(Caller):
         Raises:
             Conflict: a job type is in another queue, or an engine is too old.
         """
-        return await self.call(PutQueue(name=name, policy=policy))
+        return await self.call(RowCall(api.PUT_QUEUE, api.PutQueue(name, policy)))
 
     async def get_queue(self, name: str) -> Queue:
-        """A queue, and how it stands."""
-        return await self.call(GetQueue(name=name))
+        """Return a queue and its state."""
+        return await self.call(RowCall(api.GET_QUEUE, w.GetQueueRequest(name)))
 
     async def list_queues(self, *, cursor: str | None = None, limit: int = LIST_PART_ITEMS) -> Page[Queue]:
-        """Queues in order of their names, with their policies."""
-        return await self.call(ListQueues(window=ListWindow(cursor=cursor, limit=limit)))
+        """List queues in order of their names, with their policies."""
+        return await self.call(RowCall(api.LIST_QUEUES, w.ListQueuesRequest(cursor, limit)))
 
     async def pause_queue(self, name: str) -> Queue:
-        """Let none of its jobs begin; what runs goes on."""
-        return await self.call(PauseQueue(name=name, paused=True))
+        """Pause a queue: none of its jobs begins; running jobs go on."""
+        return await self.call(RowCall(api.PAUSE_QUEUE, w.PauseQueueRequest(name)))
 
     async def resume_queue(self, name: str) -> Queue:
-        """Let its jobs begin again."""
-        return await self.call(PauseQueue(name=name, paused=False))
+        """Resume a queue: its jobs begin again."""
+        return await self.call(RowCall(api.RESUME_QUEUE, w.ResumeQueueRequest(name)))
 
     async def delete_queue(self, name: str) -> None:
-        """Forget a queue; its jobs are free at once."""
-        await self.call(DeleteQueue(name=name))
+        """Delete a queue; its jobs are free at once."""
+        await self.call(RowCall(api.DELETE_QUEUE, w.DeleteQueueRequest(name)))

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from penstock.api import repair as api
+from penstock.client.call import RowCall
 from penstock.client.caller import Caller
 from penstock.client.encoding import optional_object
-from penstock.client.operation import (
-    CheckMigration,
-    EditVariables,
-    MigrateInstance,
-    MoveToken,
-    RetryInstance,
-    SetPriority,
-    SkipStep,
-)
+from penstock.wire import repair_v1 as w
 from penstock.wire.model import Instance
 from penstock.wire.repair import MigrationCheck
 
@@ -43,7 +37,7 @@ class RepairCalls(Caller):
             BadRequest: it has no such step.
         """
         return await self.call(
-            RetryInstance(id=instance_id, from_step_id=from_step, step_id=step, note=note, again=again)
+            RowCall(api.RETRY_INSTANCE, w.RetryInstanceRequest(instance_id, from_step, step, note, again))
         )
 
     async def set_priority(self, instance_id: str, priority: int) -> Instance:
@@ -55,7 +49,7 @@ class RepairCalls(Caller):
             Conflict: it has ended.
             BadRequest: no such priority.
         """
-        return await self.call(SetPriority(id=instance_id, priority=priority))
+        return await self.call(RowCall(api.SET_PRIORITY, w.SetPriorityRequest(instance_id, priority)))
 
     async def skip_step(
         self,
@@ -76,14 +70,10 @@ class RepairCalls(Caller):
             Conflict: the step is not open, or has no result; the instance has ended, or is a durable run.
             BadRequest: it has no such step.
         """
-        operation = SkipStep(
-            id=instance_id,
-            step_id=step_id,
-            variables=optional_object(variables),
-            execution_id=execution_id,
-            note=note,
+        given = bytes(optional_object(variables) or b"")
+        return await self.call(
+            RowCall(api.SKIP_STEP, w.SkipStepRequest(instance_id, step_id, given, execution_id, note))
         )
-        return await self.call(operation)
 
     async def move_token(
         self,
@@ -103,10 +93,9 @@ class RepairCalls(Caller):
             Conflict: the step is not open, a join would never end, the instance has ended, or is a durable run.
             BadRequest: it has no such step.
         """
-        operation = MoveToken(
-            id=instance_id, step_id=step_id, to_step_id=to_step_id, execution_id=execution_id, note=note
+        return await self.call(
+            RowCall(api.MOVE_TOKEN, w.MoveTokenRequest(instance_id, step_id, to_step_id, execution_id, note))
         )
-        return await self.call(operation)
 
     async def migrate_instance(
         self,
@@ -129,7 +118,8 @@ class RepairCalls(Caller):
             Conflict: it can't, with every reason why not; see ``check_migration``.
             BadRequest: the version has no such step.
         """
-        return await self.call(MigrateInstance(id=instance_id, version=version, steps=steps, note=note, timers=timers))
+        request = w.MigrateInstanceRequest(instance_id, version, dict(steps or {}), note, timers)
+        return await self.call(RowCall(api.MIGRATE_INSTANCE, request))
 
     async def check_migration(
         self,
@@ -146,7 +136,8 @@ class RepairCalls(Caller):
             NotFound: no such instance, or version.
             BadRequest: the version has no such step.
         """
-        return await self.call(CheckMigration(id=instance_id, version=version, steps=steps, timers=timers))
+        request = w.CheckMigrationRequest(instance_id, version, dict(steps or {}), timers)
+        return await self.call(RowCall(api.CHECK_MIGRATION, request))
 
     async def edit_variables(
         self,
@@ -166,12 +157,7 @@ class RepairCalls(Caller):
             NotFound: no such instance.
             Conflict: it neither waits nor has failed, it is a durable run, or ``if_version`` is not the newest.
         """
+        given = bytes(optional_object(variables) or b"{}")
         return await self.call(
-            EditVariables(
-                id=instance_id,
-                variables=optional_object(variables) or {},
-                remove=remove,
-                if_version=if_version,
-                note=note,
-            )
+            RowCall(api.EDIT_VARIABLES, w.EditVariablesRequest(instance_id, given, list(remove), if_version, note))
         )

@@ -7,19 +7,11 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from penstock.api import schedules as api
+from penstock.client.call import RowCall
 from penstock.client.caller import Caller, every_item
 from penstock.client.encoding import optional_object
-from penstock.client.schedule_operation import (
-    BackfillSchedule,
-    DeleteSchedule,
-    GetSchedule,
-    ListSchedules,
-    PauseSchedule,
-    PreviewSchedule,
-    PutSchedule,
-    ResumeSchedule,
-    TriggerSchedule,
-)
+from penstock.wire import schedules_v1 as w
 from penstock.wire.page import Page
 from penstock.wire.schedule import Schedule, ScheduleRun, ScheduleSpec, ScheduleTime
 
@@ -34,15 +26,15 @@ class ScheduleCalls(Caller):
             BadRequest: names the field and the reason.
             Conflict: engines live that are too old for schedules.
         """
-        return await self.call(PutSchedule(id=schedule_id, spec=_encoded(spec)))
+        return await self.call(RowCall(api.PUT_SCHEDULE, w.PutScheduleRequest(schedule_id, _encoded(spec))))
 
     async def get_schedule(self, schedule_id: str) -> Schedule:
-        """A schedule with its next 10 times and its last 20 runs. Raises ``NotFound``."""
-        return await self.call(GetSchedule(id=schedule_id))
+        """Return a schedule with its next 10 times and its last 20 runs. Raises ``NotFound``."""
+        return await self.call(RowCall(api.GET_SCHEDULE, w.GetScheduleRequest(schedule_id)))
 
     async def list_schedules(self, *, cursor: str | None = None, limit: int | None = None) -> Page[Schedule]:
-        """Schedules by id, without their runs; go on with ``cursor=page.next`` until that is None."""
-        return await self.call(ListSchedules(cursor=cursor, limit=limit))
+        """List schedules by id, without their runs; go on with ``cursor=page.next`` until that is None."""
+        return await self.call(RowCall(api.LIST_SCHEDULES, w.ListSchedulesRequest(cursor, limit)))
 
     def iterate_schedules(self) -> AsyncIterator[Schedule]:
         """Read all schedules by id, as you go."""
@@ -50,15 +42,15 @@ class ScheduleCalls(Caller):
 
     async def delete_schedule(self, schedule_id: str) -> None:
         """Delete a schedule; what it started goes on. Raises ``NotFound``."""
-        await self.call(DeleteSchedule(id=schedule_id))
+        await self.call(RowCall(api.DELETE_SCHEDULE, w.DeleteScheduleRequest(schedule_id)))
 
     async def pause_schedule(self, schedule_id: str, note: str | None = None) -> Schedule:
-        """Start nothing until it is resumed. Raises ``NotFound``."""
-        return await self.call(PauseSchedule(id=schedule_id, note=note))
+        """Pause a schedule: it starts nothing until it is resumed. Raises ``NotFound``."""
+        return await self.call(RowCall(api.PAUSE_SCHEDULE, w.PauseScheduleRequest(schedule_id, note)))
 
     async def resume_schedule(self, schedule_id: str) -> Schedule:
-        """Go on from now: what passed meanwhile is not caught up. Raises ``NotFound``."""
-        return await self.call(ResumeSchedule(id=schedule_id))
+        """Resume a schedule from now on: what passed meanwhile is not caught up. Raises ``NotFound``."""
+        return await self.call(RowCall(api.RESUME_SCHEDULE, w.ResumeScheduleRequest(schedule_id)))
 
     async def trigger_schedule(self, schedule_id: str, *, overlap: str | None = None) -> ScheduleRun:
         """Start a run now, and say what became of it: while the last one is open ``overlap`` may skip or buffer it.
@@ -66,7 +58,7 @@ class ScheduleCalls(Caller):
         Raises:
             NotFound: no such schedule.
         """
-        return await self.call(TriggerSchedule(id=schedule_id, overlap=overlap))
+        return await self.call(RowCall(api.TRIGGER_SCHEDULE, w.TriggerScheduleRequest(schedule_id, overlap)))
 
     async def backfill_schedule(
         self, schedule_id: str, since: datetime, until: datetime, *, overlap: str | None = None
@@ -79,13 +71,16 @@ class ScheduleCalls(Caller):
             Conflict: another backfill is under way.
         """
         begin, end = (at.astimezone(UTC).isoformat() for at in (since, until))
-        return await self.call(BackfillSchedule(id=schedule_id, since=begin, until=end, overlap=overlap))
+        return await self.call(
+            RowCall(api.BACKFILL_SCHEDULE, w.BackfillScheduleRequest(schedule_id, begin, end, overlap))
+        )
 
     async def preview_schedule(
         self, spec: ScheduleSpec, *, schedule_id: str = "", count: int = 10
     ) -> list[ScheduleTime]:
-        """The next times of what would be put; nothing is stored. Raises ``BadRequest``."""
-        return await self.call(PreviewSchedule(id=schedule_id, spec=_encoded(spec), count=count))
+        """Compute the next times of a schedule; nothing is stored. Raises ``BadRequest``."""
+        request = w.PreviewScheduleRequest(schedule_id, _encoded(spec), count)
+        return (await self.call(RowCall(api.PREVIEW_SCHEDULE, request))).times
 
 
 def _encoded(spec: ScheduleSpec) -> ScheduleSpec:

@@ -10,49 +10,34 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import msgspec
-
-from penstock.client.errors import NotOverGrpc, Unavailable, error_for
+from penstock.client.call import RowCall
+from penstock.client.errors import NotOverGrpc, Unavailable
 from penstock.client.grpc import jobs
-from penstock.client.grpc.batches import BATCH_EXCHANGES
+from penstock.client.grpc.call_exchange import exchange_of
 from penstock.client.grpc.definitions import document_of, message_of
-from penstock.client.grpc.queues import QUEUE_EXCHANGES
-from penstock.client.grpc.repair import REPAIR_EXCHANGES
-from penstock.client.grpc.schedules import SCHEDULE_EXCHANGES
 from penstock.client.grpc.unary import ENGINE, WORKER, UnaryExchange
-from penstock.client.grpc.values import int32, json_text, only, start_message, status_number, struct_text, there
+from penstock.client.grpc.values import int32, only, start_message, status_number, there
 from penstock.client.model import StartResult
 from penstock.client.operation import (
-    CancelInstance,
     CheckReady,
     CompleteJob,
     CompleteJobs,
-    CompleteUserTask,
     FailJob,
     FailJobs,
-    ForgetCheckpoint,
     GetAttempts,
-    GetAudit,
     GetDefinition,
-    GetHistory,
-    GetInstance,
-    GetJournal,
     HeartbeatJob,
     HeartbeatJobs,
     ListDefinitions,
     ListFailedJobs,
     ListInstances,
-    ListMessages,
-    ListSignals,
     ListWindow,
     Operation,
     ParkJob,
     PollJobs,
-    PublishMessage,
     ReleaseJobs,
     ResolveMessage,
     SendMessage,
-    SendSignal,
     StartInstance,
     StartInstances,
     UploadDefinition,
@@ -65,9 +50,6 @@ from penstock.wire.grpc_health import HealthCheckRequest, HealthCheckResponse, S
 from penstock.wire.model import (
     DefinitionSummary,
     Instance,
-    MessageResult,
-    PublishedMessage,
-    StepExecution,
 )
 from penstock.wire.page import Page
 
@@ -83,12 +65,8 @@ def exchange_for(operation: Operation[Any]) -> UnaryExchange:
     """
     make = _EXCHANGES.get(type(operation))
     if make is None:
-        raise NotOverGrpc(f"{type(operation).__name__} has no form in gRPC: use a client over REST for it")
+        raise NotOverGrpc(f"{operation.label} has no form in gRPC: use a client over REST for it")
     return make(operation)
-
-
-def _nothing(_answer: object) -> None:
-    return None
 
 
 def _window(window: ListWindow) -> dict[str, Any]:
@@ -178,18 +156,11 @@ def _read_started(answer: w.StartInstancesResponse) -> list[StartResult]:
     ]
 
 
-def _read_instance(answer: Any) -> Instance:
-    found: Instance = there(answer.instance)
-    return found
-
-
-def _get_instance(operation: GetInstance) -> UnaryExchange:
-    request = m.GetInstanceRequest(operation.id, 1_000 * operation.wait_s)
-    return UnaryExchange(f"{ENGINE}GetInstance", request, m.GetInstanceResponse, _read_instance)
-
-
 def _list_instances(operation: ListInstances) -> UnaryExchange:
-    known = {"definition_id", "status", "business_key", "instance_key", "delayed", "blocked", "window"}
+    known = {
+        "definition_id", "status", "business_key", "instance_key", "delayed", "blocked", "current_step_id", "order",
+        "window",
+    }  # fmt: skip
     if more := sorted(name for name in operation.__struct_fields__ if getattr(operation, name) and name not in known):
         raise NotOverGrpc(f"ListInstances has no `{more[0]}` in gRPC: use a client over REST for it")
     request = m.ListInstancesRequest(
@@ -199,6 +170,8 @@ def _list_instances(operation: ListInstances) -> UnaryExchange:
         instance_key=operation.instance_key or "",
         delayed=operation.delayed,
         blocked=operation.blocked,
+        current_step_id=operation.current_step_id or "",
+        order=operation.order or "",
         **_window(operation.window),
     )
     return UnaryExchange(f"{ENGINE}ListInstances", request, m.ListInstancesResponse, _read_instances)
@@ -208,46 +181,6 @@ def _read_instances(answer: m.ListInstancesResponse) -> Page[Instance]:
     return _page(answer.instances, answer)
 
 
-def _get_history(operation: GetHistory) -> UnaryExchange:
-    request = m.GetInstanceHistoryRequest(operation.id)
-    return UnaryExchange(f"{ENGINE}GetInstanceHistory", request, m.GetInstanceHistoryResponse, _read_history)
-
-
-def _read_history(answer: m.GetInstanceHistoryResponse) -> list[StepExecution]:
-    return answer.executions
-
-
-def _cancel_instance(operation: CancelInstance) -> UnaryExchange:
-    if operation.force:
-        raise NotOverGrpc("CancelInstance has no `force` in gRPC: use a client over REST for it")
-    request = m.CancelInstanceRequest(operation.id, operation.reason or "", operation.compensate)
-    return UnaryExchange(f"{ENGINE}CancelInstance", request, m.CancelInstanceResponse, _read_instance)
-
-
-def _complete_user_task(operation: CompleteUserTask) -> UnaryExchange:
-    done = operation.completion
-    request = msgspec.structs.replace(done, variables=struct_text(done.variables, "variables"))
-    return UnaryExchange(f"{ENGINE}CompleteUserTask", request, m.CompleteUserTaskResponse, _nothing)
-
-
-def _send_signal(operation: SendSignal) -> UnaryExchange:
-    signal = operation.signal
-    request = msgspec.structs.replace(signal, variables=struct_text(signal.variables, "variables"))
-    return UnaryExchange(f"{ENGINE}SignalWait", request, m.SignalWaitResponse, _nothing, signal.idempotency_key)
-
-
-def _publish_message(operation: PublishMessage) -> UnaryExchange:
-    def read(answer: w.PublishMessagesResponse) -> PublishedMessage:
-        result: MessageResult = only(answer.results)
-        if result.message is None:
-            raise error_for(result.error or "internal-error", result.reason or "")
-        return result.message
-
-    message = operation.message
-    request = w.PublishMessagesRequest([msgspec.structs.replace(message, variables=json_text(message.variables))])
-    return UnaryExchange(f"{WORKER}PublishMessages", request, w.PublishMessagesResponse, read)
-
-
 _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], UnaryExchange]] = {
     CheckReady: _check_ready,
     UploadDefinition: _upload_definition,
@@ -255,13 +188,7 @@ _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], UnaryExchange]] = {
     ListDefinitions: _list_definitions,
     StartInstance: _start_instance,
     StartInstances: _start_instances,
-    GetInstance: _get_instance,
     ListInstances: _list_instances,
-    GetHistory: _get_history,
-    CancelInstance: _cancel_instance,
-    CompleteUserTask: _complete_user_task,
-    SendSignal: _send_signal,
-    PublishMessage: _publish_message,
     PollJobs: jobs.poll_jobs,
     CompleteJob: jobs.complete_job,
     FailJob: jobs.fail_job,
@@ -271,13 +198,10 @@ _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], UnaryExchange]] = {
     FailJobs: jobs.fail_jobs,
     ParkJob: jobs.park_job,
     ReleaseJobs: jobs.release_jobs,
-    **BATCH_EXCHANGES,
-    **REPAIR_EXCHANGES,
-    **SCHEDULE_EXCHANGES,
-    **QUEUE_EXCHANGES,
+    RowCall: exchange_of,
 }
 # Not in the contract's gRPC: kept as names so that a test can hold that every operation is in one list or the other.
 WITHOUT_FORM: tuple[type[Operation[Any]], ...] = (
-    ForgetCheckpoint, GetAttempts, GetAudit, GetJournal, ListFailedJobs, ListMessages, ListSignals, ResolveMessage,
+    GetAttempts, ListFailedJobs, ResolveMessage,
     SendMessage, WaitLostJobs, *(kind for kind in WORK_EXCHANGES if kind not in _EXCHANGES),
 )  # fmt: skip
