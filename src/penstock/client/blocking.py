@@ -13,19 +13,15 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from threading import Thread
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, TypeVar, TypeVarTuple, Unpack
+from typing import Any, Concatenate, ParamSpec, TypeVar, TypeVarTuple
 
 import anyio
 from anyio.from_thread import BlockingPortal
 
 from penstock.client.caller import CALL_TIMEOUT_S, EXCHANGE_TIMEOUT_S
 from penstock.client.client import Client
-from penstock.client.operation import InstanceFilters, Transport
+from penstock.client.operation import Transport
 from penstock.client.token import Token
-from penstock.wire.batch import Batch, BatchResult
-from penstock.wire.model import AuditRecord, FailedJob, Instance, JournalRecord
-from penstock.wire.repair import BulkView
-from penstock.wire.schedule import Schedule
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -43,6 +39,26 @@ def _blocking(
         return self.run(lambda client: method(client, *args, **kwargs))
 
     return run
+
+
+def _iterating(
+    method: Callable[Concatenate[Client, P], AsyncIterator[T]],
+) -> Callable[Concatenate[SyncClient, P], Iterator[T]]:
+    """The method of ``SyncClient`` that reads a list item by item, as a method of ``Client`` does."""
+
+    @functools.wraps(method)
+    def read(self: SyncClient, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        found: list[AsyncIterator[T]] = []
+
+        async def next_one(client: Client) -> T | None:
+            if not found:
+                found.append(method(client, *args, **kwargs))
+            return await anext(found[0], None)
+
+        while (item := self.run(next_one)) is not None:
+            yield item
+
+    return read
 
 
 def run_blocking(
@@ -127,45 +143,6 @@ class SyncClient:
     def run(self, call: Callable[[Client], Coroutine[Any, Any, R]]) -> R:
         """Run a function of the asynchronous client to its end, e.g. several calls at once in a task group."""
         return run_blocking(self._loop().portal, call, self._client)
-
-    def iterate_instances(self, **filters: Unpack[InstanceFilters]) -> Iterator[Instance]:
-        """All instances that match, newest first, read as you go. See ``Client.iterate_instances``."""
-        return self._each(self._client.iterate_instances(**filters))
-
-    def iterate_failed_jobs(self, *, job_type: str | None = None) -> Iterator[FailedJob]:
-        """All jobs that failed for good, newest first, read as you go. See ``Client.iterate_failed_jobs``."""
-        return self._each(self._client.iterate_failed_jobs(job_type=job_type))
-
-    def iterate_audit(self, instance_id: str) -> Iterator[AuditRecord]:
-        """The whole audit trail of an instance, oldest first. See ``Client.iterate_audit``."""
-        return self._each(self._client.iterate_audit(instance_id))
-
-    def iterate_journal(self, instance_id: str) -> Iterator[JournalRecord]:
-        """The whole journal of a run of code, oldest first. See ``Client.iterate_journal``."""
-        return self._each(self._client.iterate_journal(instance_id))
-
-    def iterate_schedules(self) -> Iterator[Schedule]:
-        """All schedules by id, read as you go. See ``Client.iterate_schedules``."""
-        return self._each(self._client.iterate_schedules())
-
-    def iterate_batches(self) -> Iterator[Batch]:
-        """All batches that are kept, newest first, read as you go. See ``Client.iterate_batches``."""
-        return self._each(self._client.iterate_batches())
-
-    def iterate_batch_results(self, batch_id: str, *, state: str | None = None) -> Iterator[BatchResult]:
-        """What became of all items of a batch, in their order, read as you go. See ``Client.iterate_batch_results``."""
-        return self._each(self._client.iterate_batch_results(batch_id, state=state))
-
-    def iterate_bulk(self) -> Iterator[BulkView]:
-        """All bulk operations that are kept, newest first, read as you go. See ``Client.iterate_bulk``."""
-        return self._each(self._client.iterate_bulk())
-
-    def _each(self, found: AsyncIterator[T]) -> Iterator[T]:
-        async def next_one(_client: Client) -> T | None:
-            return await anext(found, None)
-
-        while (item := self.run(next_one)) is not None:
-            yield item
 
     def close(self) -> None:
         """Close all connections and end the thread. May be called again."""
@@ -256,8 +233,20 @@ class SyncClient:
     pause_queue = _blocking(Client.pause_queue)
     resume_queue = _blocking(Client.resume_queue)
     delete_queue = _blocking(Client.delete_queue)
+    poll_jobs = _blocking(Client.poll_jobs)
+    list_failed_jobs = _blocking(Client.list_failed_jobs)
+    list_open_jobs = _blocking(Client.list_open_jobs)
+    list_job_types = _blocking(Client.list_job_types)
+    list_audit = _blocking(Client.list_audit)
+    list_attention = _blocking(Client.list_attention)
+    acknowledge = _blocking(Client.acknowledge)
+    withdraw_acknowledgement = _blocking(Client.withdraw_acknowledgement)
+    list_workers = _blocking(Client.list_workers)
+    iterate_failed_jobs = _iterating(Client.iterate_failed_jobs)
     complete_job = _blocking(Client.complete_job)
     fail_job = _blocking(Client.fail_job)
+    forget_checkpoint = _blocking(Client.forget_checkpoint)
+    park_job = _blocking(Client.park_job)
     heartbeat_job = _blocking(Client.heartbeat_job)
     heartbeat_jobs = _blocking(Client.heartbeat_jobs)
     complete_jobs = _blocking(Client.complete_jobs)
