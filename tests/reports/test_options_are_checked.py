@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
+from penstock import durable
 from penstock.client.errors import BadRequest, IdempotencyConflict
 from penstock.durable import App, child, send, start, step, workflow
+from penstock.durable.loaded_run import ExecutorLimits
+from penstock.testing import Message
 from penstock.testing.durable import run_workflow
 
 
@@ -33,6 +36,15 @@ def step_of(**options: Any) -> Any:
     return step(**options)(plain)
 
 
+def limited(**limits: Any) -> App:
+    return App(order, limits=ExecutorLimits(**limits))
+
+
+def tried(**options: Any) -> Any:
+    return any_run_workflow(order, **options)
+
+
+any_run_workflow: Any = run_workflow
 any_step: Any = step
 any_app: Any = App
 any_workflow: Any = workflow
@@ -86,6 +98,28 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: any_app(order).run(order, id="a\0"), ValueError, "id is .*: give text of 1 to 256 characters, none of"),
     (lambda: any_app(order).run(order, id="a" * 257), ValueError, "id is 'aaa.*…: give text of 1 to 256 characters"),
     (lambda: any_app(order).run(order, deadline="soon"), ValueError, "deadline: 'soon' is no duration"),
+    (lambda: any_step(first=True), ValueError, "first: True is no duration"),
+    (lambda: any_step(timeout=0), ValueError, "timeout: 0 is no length of time: give more than 0, or leave it out"),
+    (lambda: any_step(within="0 s"), ValueError, "within: '0 s' is no length of time"),
+    (lambda: any_step.transaction(at="mysql://x"), ValueError, "at: mysql://… can't be used; a PostgreSQL is"),
+    (lambda: any_step.transaction(at="grpc://x"), ValueError, "at: a transaction needs a PostgreSQL"),
+    (lambda: any_app(order, at="http://x:8080"), ValueError, "at: http://… can't be used; a PostgreSQL is"),
+    (lambda: any_app(order, at=""), ValueError, "at is '': give text of 1 to 4096"),
+    (lambda: any_app(order, token=5), TypeError, "token is 5: give text, or a function that gives it"),
+    (lambda: any_app(order, ssl_context=True), TypeError, "ssl_context is True: give an ssl.SSLContext"),
+    (lambda: limited(step_threads=0), ValueError, "limits: step_threads is 0: give an integer of 1 or more"),
+    (lambda: limited(max_in_memory="5"), TypeError, "limits: max_in_memory is '5': give an integer of 1 or more"),
+    (lambda: limited(park_after_s="2 s"), ValueError, "limits: park_after_s is '2 s': give seconds, 0 or more"),
+    (lambda: limited(max_lost=-1), ValueError, "limits: max_lost is -1: give an integer of 0 or more"),
+    (lambda: limited(run=5), TypeError, "limits: run is 5: give a Limits"),
+    (lambda: tried(steps=[plain]), TypeError, r"steps is \[.*: give a dictionary, as {charge: fake_charge}"),
+    (lambda: tried(steps={plain: plain}), TypeError, "a key of steps is .*plain.*: give the @step or @workflow"),
+    (lambda: tried(messages=["go"]), TypeError, r"messages is \['go'\]: give a list, as \[Message"),
+    (lambda: tried(messages=Message("go")), TypeError, r"messages is Message.*: give a list, as \[Message"),
+    (lambda: tried(messages=[Message("go", after="x")]), ValueError, "after of message 'go': 'x' is no duration"),
+    (lambda: tried(cancel_after="soon"), ValueError, "cancel_after: 'soon' is no duration"),
+    (lambda: tried(started_at="2030"), TypeError, "started_at is '2030': give a datetime"),
+    (lambda: tried(limits=5), TypeError, "limits is 5: give a Limits"),
 ]  # fmt: skip
 
 
@@ -124,6 +158,8 @@ async def test_a_start_is_refused_at_the_call(database_dsn: str) -> None:
         for options, kind, told in STARTS:
             with pytest.raises(kind, match=re.escape(told)):
                 await any_app_start(order, **options)
+        with pytest.raises(ValueError, match="status is 'DONE': give ACTIVE, WAITING, COMPLETED, FAILED or CANCELLED"):
+            await app.find(order, status="DONE")
         any_get: Any = app.get
         with pytest.raises(TypeError, match="id is 17: give text"):
             await any_get(17)
@@ -144,11 +180,46 @@ async def test_an_id_with_other_arguments_tells_which(database_dsn: str) -> None
                 await any_start_of(order, *arguments, id="17", **options)
 
 
+def any_verb(name: str) -> Any:
+    return getattr(durable, name)
+
+
+async def spawned(what: Any) -> None:
+    try:
+        async with durable.open_nursery() as nursery:
+            nursery.start_soon(what)
+    except ExceptionGroup as group:
+        raise group.exceptions[0] from None
+    finally:
+        what.close()
+
+
 VERBS: list[tuple[Callable[[], Any], str]] = [
     (lambda: any_child(order, id=17), "id is 17: give text"),
     (lambda: any_start(order, id=""), "id is empty: give what names the run"),
     (lambda: any_send(17, "go"), "run_id is 17: give text"),
     (lambda: any_send("17", 5), "the name of a message is 5: give text"),
+    (lambda: any_verb("sleep")(True), "duration: True is no duration"),
+    (lambda: any_verb("sleep")("soon"), "duration: 'soon' is no duration"),
+    (lambda: any_verb("receive")("go", "int"), "the type of message 'go' is 'int': give a type, as int or list[Order]"),
+    (lambda: any_verb("receive")("go", {"a": int}), "the type of message 'go' is {'a': <class 'int'>}: give a type"),
+    (lambda: any_verb("each")(body, 5), "items is 5: give a list"),
+    (lambda: any_verb("each")(None, [1]), "the function of each is None: give a step or a coroutine function"),
+    (lambda: any_verb("each")(body, [1], limit="3"), "limit is '3': give an integer of 1 or more"),
+    (lambda: any_verb("each")(body, [1], key="id"), "key is 'id': give a function of an item"),
+    (lambda: any_verb("first")(a=body), "alternative 'a' of first is <function body"),
+    (lambda: any_verb("first")(a=5), "alternative 'a' of first is 5: give a call, as a=receive(…)"),
+    (lambda: any_child(""), "the id of a definition is '': give text"),
+    (lambda: any_verb("move_on_after")(1, shield=1), "shield is 1: give True or False"),
+    (lambda: any_verb("fail_after")(None), "duration: None is no duration"),
+    (lambda: any_verb("patched")(5), "the name of a patch is 5: give text"),
+    (lambda: any_verb("Semaphore")("3"), "initial_value is str: give an integer"),
+    (lambda: any_verb("Semaphore")(2, max_value="3"), "max_value is str: give an integer"),
+    (lambda: any_verb("open_memory_channel")(1.5), "max_buffer_size is float: give an integer, or math.inf"),
+    (
+        lambda: spawned(body()),
+        "start_soon takes a function and its arguments, start_soon(charge, order), not coroutine",
+    ),
 ]
 
 

@@ -459,3 +459,26 @@ def test_values_recorded_before_stay_readable():
     assert decode("[1,2]", Any) == [1, 2]
     assert decode('{"number":1,"more":"x"}', Base) == Base(1)
     assert decode("1", float) == 1.0
+
+
+@dataclass(init=False)
+class Usage:
+    """As pydantic-ai's: what was not counted stands in the class."""
+
+    tokens: int = 0
+    cached: int | None = None
+
+    def __init__(self, **counted: int) -> None:
+        vars(self).update(counted)
+
+
+def test_a_default_of_the_class_and_the_same_value_of_its_own_are_one():
+    whole = Usage(tokens=7)
+    whole.cached = None
+    assert "cached" not in vars(Usage(tokens=7))
+    assert loss(Usage(tokens=7), whole) is None
+    assert loss(whole, Usage(tokens=7)) is None
+    whole.cached = 3
+    assert loss(Usage(tokens=7), whole) == "$.cached is NoneType and comes back as int"
+    slotted = loss(Base(1), Base.__new__(Base))
+    assert slotted == "$.number is lost", "a slot without a value has no default"

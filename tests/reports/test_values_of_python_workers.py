@@ -6,6 +6,9 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
+from enum import Enum
+from fractions import Fraction
+from pathlib import PurePath
 from typing import Any
 
 import msgspec
@@ -39,6 +42,35 @@ class Model(BaseModel):
     at: datetime
 
 
+class Moment(Enum):
+    NAIVE = NAIVE
+    NOTHING = Decimal("NaN")
+
+
+@pytest.mark.parametrize(
+    ("value", "place"),
+    [
+        ({"a": [1, {"b": Fraction(1, 3)}]}, "value.a.1.b: objects of type Fraction"),
+        ({"a": {"b": PurePath("x")}}, "value.a.b: objects of type Pure"),
+        ({"a": {"\ud800": 1}, "b": 1}, "value.a: 'utf-8' codec can't encode"),
+        ({"a": [1j]}, "value.a.0: objects of type complex"),
+        ({"a": {"b": {None: 1}}}, "value.a.b: objects of type NoneType"),
+    ],
+)
+def test_what_has_no_json_form_is_refused_with_the_path(value: object, place: str) -> None:
+    for encode in (to_json, to_json_object):
+        with pytest.raises(BadRequest) as refused:
+            encode(value)
+        assert refused.value.reason.startswith(f"not representable as JSON: {place}")
+
+
+def test_a_value_that_holds_itself_is_refused() -> None:
+    value: dict[str, Any] = {}
+    value["again"] = value
+    with pytest.raises(BadRequest, match="not representable as JSON"):
+        to_json_object(value)
+
+
 @pytest.mark.parametrize(
     ("value", "path"),
     [
@@ -49,6 +81,7 @@ class Model(BaseModel):
         (Stamped(NAIVE), "value.at"),
         (Model(at=NAIVE), "value.at"),
         ({"a": {NAIVE: 1}}, f"value.a.{NAIVE}"),
+        ({"a": [Moment.NAIVE]}, "value.a.0"),
     ],
 )
 def test_a_time_without_its_zone_is_refused_with_the_path(value: object, path: str) -> None:
@@ -57,7 +90,10 @@ def test_a_time_without_its_zone_is_refused_with_the_path(value: object, path: s
     assert refused.value.reason.startswith(f"{path} is a datetime without a zone")
 
 
-@pytest.mark.parametrize("value", [Decimal("NaN"), Decimal("sNaN"), Decimal("Infinity"), float("nan"), float("-inf")])
+@pytest.mark.parametrize(
+    "value",
+    [Decimal("NaN"), Decimal("sNaN"), Decimal("Infinity"), float("nan"), float("-inf"), Moment.NOTHING],
+)
 def test_a_number_that_is_none_is_refused_with_the_path(value: object) -> None:
     with pytest.raises(BadRequest, match=r"value\.a\.1 is not a finite number"):
         to_json_object({"a": [1, value]})

@@ -12,7 +12,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, cast
+from enum import Enum
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -54,8 +55,8 @@ def to_json_object(value: object) -> bytes:
 def _encoded(encoder: msgspec.json.Encoder, value: object, refused: Callable[[object], bool]) -> bytes:
     try:
         encoded = encoder.encode(value)
-    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
-        raise BadRequest(f"not representable as JSON: {error}") from error
+    except _REFUSALS as error:
+        raise BadRequest(f"not representable as JSON: {_place_of_refused(encoder, value)}{error}") from error
     # Only a text with one of these in it can hide a NaN: most values are spared the walk.
     if any(word in encoded for word in _NO_NUMBERS) and (path := _path_to(value, refused)):
         raise BadRequest(f"not representable as JSON: {path} is not a finite number")
@@ -79,6 +80,9 @@ def _plain(value: object) -> object:
 
 _ENCODER = msgspec.json.Encoder(enc_hook=_plain)
 _VARIABLES_ENCODER = msgspec.json.Encoder(enc_hook=_plain, decimal_format="number")
+_REFUSALS = (TypeError, ValueError, RecursionError, msgspec.MsgspecError)
+PATH_MAX_PARTS: Final = 30
+"""So deep a value is looked for that has no JSON form."""
 _NO_NUMBERS = (b"null", b"NaN", b"Infinity")
 _DECIMAL_KEY = re.compile(rb'[{,]-?[0-9][^",:{}\[\]]*:')
 _LARGE_DECIMAL = re.compile(rb"[0-9]E\+[0-9]{3}|[0-9]{309}")
@@ -108,25 +112,54 @@ def _is_too_large(value: object) -> bool:
 def _path_to(
     value: Any, wanted: Callable[[object], bool], path: str = "value", *, only_keys: bool = False
 ) -> str | None:
-    """The path of the first value, or key, of that kind inside ``value``; None when there is none."""
+    """Return the path of the first value, or key, of that kind inside ``value``; None when there is none."""
+    if isinstance(value, Enum):
+        value = value.value
     if wanted(value) and not only_keys:
         return path
     if isinstance(value, Mapping):
-        children: list[tuple[Any, Any]] = list(cast("Mapping[object, object]", value).items())
-        if (key := next((name for name, _ in children if wanted(name)), None)) is not None:
+        names = cast("Mapping[object, object]", value)
+        if (key := next((name for name in names if wanted(_plain_key(name))), None)) is not None:
             return f"{path}.{key}"
-    elif isinstance(value, msgspec.Struct):
-        children = list(msgspec.structs.asdict(value).items())
-    elif dataclasses.is_dataclass(value):
-        children = [(field.name, getattr(value, field.name, None)) for field in dataclasses.fields(value)]
-    elif isinstance(value, list | tuple | set | frozenset):
-        children = list(enumerate(cast("Iterable[object]", value)))
-    elif hasattr(value, "model_dump"):
-        children = list(value.model_dump().items())
-    else:
-        return None
-    for name, child in children:
+    for name, child in _children(value):
         found = _path_to(child, wanted, f"{path}.{name}", only_keys=only_keys)
         if found is not None:
             return found
     return None
+
+
+def _plain_key(name: object) -> object:
+    return name.value if isinstance(name, Enum) else name
+
+
+def _children(value: Any) -> Iterable[tuple[object, object]]:
+    if isinstance(value, Mapping):
+        return cast("Mapping[object, object]", value).items()
+    if isinstance(value, msgspec.Struct):
+        return msgspec.structs.asdict(value).items()
+    if dataclasses.is_dataclass(value):
+        return [(field.name, getattr(value, field.name, None)) for field in dataclasses.fields(value)]
+    if isinstance(value, list | tuple | set | frozenset):
+        return enumerate(cast("Iterable[object]", value))
+    if hasattr(value, "model_dump"):
+        return cast("Mapping[object, object]", value.model_dump()).items()
+    return ()
+
+
+def _place_of_refused(encoder: msgspec.json.Encoder, value: Any) -> str:
+    """The path of what the encoder refuses, for its message; nothing where that is the whole."""
+    path = ""
+    for _ in range(PATH_MAX_PARTS):
+        part = next((pair for pair in _children(value) if _is_refused(encoder, pair[1])), None)
+        if part is None:
+            break
+        path, value = f"{path}.{part[0]}", part[1]
+    return f"value{path}: " if path else ""
+
+
+def _is_refused(encoder: msgspec.json.Encoder, value: object) -> bool:
+    try:
+        encoder.encode(value)
+    except _REFUSALS:
+        return True
+    return False

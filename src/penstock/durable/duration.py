@@ -20,6 +20,8 @@ _TEXT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)\s*")
 
 def seconds_of(duration: Duration) -> float:
     """Seconds, 0 or more. Raises `BadDuration` for text without number and unit, and for more than 36,500 days."""
+    if isinstance(duration, bool):
+        raise BadDuration(f"{duration} is no duration: seconds, a timedelta, or text")
     if isinstance(duration, timedelta):
         seconds = duration.total_seconds()
     elif isinstance(duration, str):

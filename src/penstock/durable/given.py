@@ -17,6 +17,9 @@ ID_MAX_CHARS: Final = 256
 NAME_MAX_CHARS: Final = 100
 SHOWN_MAX_CHARS: Final = 100
 PRIORITY_MAX: Final = 9
+DSN_MAX_CHARS: Final = 4_096
+DATABASES: Final = ("postgresql://", "postgres://")
+ENGINES: Final = ("grpc://", "grpcs://")
 _NAME: Final = re.compile(rf"[A-Za-z0-9_-]{{1,{NAME_MAX_CHARS}}}")
 _NAME_WORDS: Final = f"1 to {NAME_MAX_CHARS} letters (a-z, A-Z), digits, '_' and '-'"
 _UNFIT: Final = re.compile("[\0\ud800-\udfff]")
@@ -87,9 +90,33 @@ def check_kind(option: str, value: object, kind: type[Any] | tuple[type[Any], ..
         raise TypeError(wrong(option, value, such))
 
 
-def seconds_given(option: str, value: Duration) -> float:
-    """A length of time. Raises `BadDuration`."""
+def check_callable(option: str, value: object, such: str) -> None:
+    """What is called. None is one that was not given."""
+    if value is not None and not callable(value):
+        raise TypeError(wrong(option, value, such))
+
+
+def check_at(value: object) -> None:
+    """Where a database or an engine is: text that begins with what is known, or a connection string of libpq."""
+    check_text("at", value, DSN_MAX_CHARS)
+    if isinstance(value, str) and "://" in value and not value.startswith((*DATABASES, *ENGINES)):
+        scheme = value.split("://")[0]
+        raise ValueError(f"at: {scheme}://… can't be used; a PostgreSQL is postgresql://…, an engine grpc://host:port")
+
+
+def check_database(value: object) -> None:
+    """Where a database is, and no engine."""
+    check_at(value)
+    if isinstance(value, str) and value.startswith(ENGINES):
+        raise ValueError("at: a transaction needs a PostgreSQL (postgresql://…), not an engine")
+
+
+def seconds_given(option: str, value: Duration, *, positive: bool = False) -> float:
+    """Return a length of time; ``positive``: more than none. Raises `BadDuration`."""
     try:
-        return seconds_of(value)
+        seconds = seconds_of(value)
     except BadDuration as error:
         raise BadDuration(f"{option}: {error}") from None
+    if positive and not seconds:
+        raise BadDuration(f"{option}: {repr_of(value)} is no length of time: give more than 0, or leave it out")
+    return seconds

@@ -190,12 +190,21 @@ def _state_loss(given: Any, back: Any, at: str, seen: set[tuple[int, int]], *, h
             return None
         return f"{at} is {_name(class_of(given))}, which does not show whether it comes back as it is"
     for name in {**mine, **theirs}:
-        one, another = mine.get(name, _UNSET), theirs.get(name, _UNSET)
+        one, another = mine.get(name, _of_class(given, name)), theirs.get(name, _of_class(back, name))
         if one is _UNSET or another is _UNSET:
             return f"{at}.{name} {'is lost' if another is _UNSET else 'comes from nowhere'}"
         if (found := _loss(one, another, f"{at}.{name}", seen)) is not None:
             return found
     return None
+
+
+def _of_class(value: Any, name: str) -> Any:
+    """Return what an attribute gives that a value does not set: a default that stands in its class, else `_UNSET`."""
+    for base in class_of(value).__mro__:
+        if name in vars(base):
+            default = vars(base)[name]
+            return _UNSET if hasattr(class_of(default), "__get__") else default
+    return _UNSET
 
 
 _Parts = Callable[[Any, Any, str, set[tuple[int, int]]], str | None]

@@ -12,10 +12,10 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, over
 
 import msgspec
 
-from penstock.durable.codec import NotKept, decode, decode_kept, digest_of, encode, former_digest_of, shown
+from penstock.durable.codec import NotKept, decode_kept, digest_of, encode, former_digest_of, shown
 from penstock.durable.duration import Duration
 from penstock.durable.errors import NotInWorkflow, SendRefused, StartRefused, Unencodable
-from penstock.durable.given import check_flag, check_int, check_text, seconds_given, wrong
+from penstock.durable.given import check_database, check_flag, check_int, check_text, seconds_given, wrong
 from penstock.durable.kept import SCALARS, class_of
 from penstock.durable.recorded_error import decode_error, encode_error
 from penstock.durable.signature import Parameters, name_of, plain_function, refuse_method, where_of
@@ -30,7 +30,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 MAX_NAME_CHARS = 256
 PROGRESS_MAX_BYTES = 4_096
-DSN_MAX_CHARS = 4_096
 
 
 class StepOptions(msgspec.Struct, frozen=True):
@@ -174,7 +173,7 @@ class StepCall:
         if record.kind is JournalKind.FAILED:
             return Outcome(error=decode_error(text, self.options.raises, self.step.function.__module__))
         try:
-            return Outcome(decode(text, self.step.parameters.result_type()))
+            return Outcome(self.step.parameters.result(text))
         except ValueError as error:
             raise Undecodable(
                 f"at {record.path}: {self.name!r} returned {shown(text)} which is no {self._type()}: {error}"
@@ -391,7 +390,7 @@ class _Steps:
         """
         options = StepOptions(**_options(retries, first, cap, None, within, raises))
         _check_decorated("step.transaction", function, name)
-        check_text("at", at, DSN_MAX_CHARS)
+        check_database(at)
         decorate = _TransactionDecorator(options, name, at)
         return decorate if function is None else decorate(function)
 
@@ -440,7 +439,9 @@ def _options(
     check_int("retries", retries, 0)
     times = {"first": first, "cap": cap, "timeout": timeout, "within": within}
     given: dict[str, Any] = {
-        f"{name}_s": seconds_given(name, value) for name, value in times.items() if value is not None
+        f"{name}_s": seconds_given(name, value, positive=name in ("timeout", "within"))
+        for name, value in times.items()
+        if value is not None
     }
     if retries is not None:
         given["retries"] = retries
