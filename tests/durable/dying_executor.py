@@ -21,6 +21,7 @@ from penstock.durable import App
 from penstock.durable.backend import LeasedRun, Stored
 from penstock.durable.local import LocalBackend
 from penstock.kernel.record import Record
+from tests.durable.called import tally
 
 append = LocalBackend.append
 
@@ -50,5 +51,5 @@ if __name__ == "__main__":
     durable_order.world = durable_order.World(path)
     if count >= 0:
         LocalBackend.append = dies  # type: ignore[method-assign]  # it dies on purpose
-    workflows = [family, rounds, leaf] if "families" in sys.argv else [order]
+    workflows = [family, rounds, leaf] if "families" in sys.argv else [tally] if "calls" in sys.argv else [order]
     App(*workflows, at=dsn, backend="trio").main()

@@ -17,17 +17,19 @@ import msgspec
 import psycopg
 import pytest
 import trio
+import trio.testing
 
 from chaos.families_process import EACH, GRAPH, MAKE_DEEDS, ROUNDS, expected, family, leaf
 from examples.durable_order import Approval, Line, Order, Payment, order
 from penstock.core.parsing.parsing import parse_definition
-from penstock.durable import App
+from penstock.durable import App, Run, UpdateRefused
 from penstock.engine.engine import Engine
 from penstock.kernel.record import JournalKind
 from penstock.settings import Settings
 from penstock.store.db.database import Database
 from penstock.telemetry.metrics import Metrics
 from penstock.testing.invariants import assert_invariants
+from tests.durable.called import tally
 from tests.house.sources import TOP
 
 LARGE = Order("A-1", [Line("desk", 1, Decimal(900)), Line("pen", 2, Decimal(3))])
@@ -142,6 +144,61 @@ def family_dies_and_is_gone_on_with(dsn: str, world: Path, kind: str, count: int
 @pytest.mark.parametrize(("kind", "count"), FAMILY_FEW)
 def test_a_family_whose_executor_dies_ends_as_an_undisturbed_one(database_dsn, tmp_path, kind, count):
     family_dies_and_is_gone_on_with(database_dsn, tmp_path / "world.sqlite3", kind, count)
+
+
+CALLS = [3, -1, 4, 5, -2]
+CALLS_FEW = [("before", 7), ("after", 9), ("delivered", 11)]
+CALLS_ALL = [(kind, count) for kind in ("before", "after", "delivered") for count in range(4, 14)]
+
+
+def run_is_called_while_its_executor_dies(dsn: str, world: Path, kind: str, count: int) -> None:
+    """Each call is answered once. Those that are refused leave no record, whoever refused them."""
+    answers: dict[int, int | str] = {}
+
+    async def ask(run: Run[list[int]], value: int) -> None:
+        try:
+            answers[value] = await run.ask("add", value, id=str(value))
+        except UpdateRefused as error:
+            answers[value] = error.reason
+
+    async def ask_all() -> list[int]:
+        async with App(at=dsn) as client:
+            run = await client.start(tally, id="tally-1")
+            with executor(dsn, world, kind, count, "calls") as first:
+                async with trio.open_nursery() as nursery:
+                    for value in CALLS:
+                        nursery.start_soon(ask, run, value)
+                    await trio.to_thread.run_sync(first.wait, BOUND_S)
+                    with executor(dsn, world, "lives", -1, "calls"):
+                        with trio.fail_after(BOUND_S):
+                            while len(answers) < len(CALLS):
+                                await trio.testing.wait_all_tasks_blocked(0.05)
+                        await run.send("end", value=True)
+                        return await run.result(BOUND_S)
+        raise AssertionError("the block returns")
+
+    seen = trio.run(ask_all)
+    assert sorted(seen) == [3, 4, 5]
+    assert answers == {value: seen.index(value) + 1 if value > 0 else "it is negative" for value in CALLS}
+    with psycopg.connect(dsn) as connection:
+        records = connection.execute("SELECT kind::int, path FROM journal ORDER BY pos").fetchall()
+        refused = connection.execute("SELECT count(*) FROM signal_id WHERE answer LIKE '%%negative%%'").fetchall()
+    for kind_of_call in (JournalKind.ASKED, JournalKind.ACCEPTED, JournalKind.ANSWERED):
+        assert sorted(path for found, path in records if found == kind_of_call) == ["3", "4", "5"]
+    assert refused == [(2,)]
+    assert_invariants(dsn)
+
+
+@pytest.mark.slow(reason="kills programs at many points")
+@pytest.mark.parametrize(("kind", "count"), CALLS_FEW)
+def test_calls_of_a_run_whose_executor_dies_are_answered_once(database_dsn, tmp_path, kind, count):
+    run_is_called_while_its_executor_dies(database_dsn, tmp_path / "world.sqlite3", kind, count)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize(("kind", "count"), [each for each in CALLS_ALL if each not in CALLS_FEW])
+def test_calls_are_answered_once_whichever_record_the_executor_dies_at(database_dsn, tmp_path, kind, count):
+    run_is_called_while_its_executor_dies(database_dsn, tmp_path / "world.sqlite3", kind, count)
 
 
 @pytest.mark.chaos

@@ -24,8 +24,12 @@ from penstock.durable.errors import (
     StepFailed,
     StepLost,
     Unencodable,
+    UpdateFailed,
+    UpdateRefused,
+    UpdateUnanswered,
 )
 from penstock.durable.step import Step, StepInfo, step, step_info
+from penstock.durable.updates import Update, update
 from penstock.durable.verbs import (
     RunInfo,
     Won,
@@ -74,6 +78,8 @@ from penstock.kernel.local import (
     WouldBlock,
 )
 from penstock.kernel.nursery import Nursery
+from penstock.wire.queue import Rate
+from penstock.wire.schedule import ScheduleSpec
 
 if TYPE_CHECKING:
     from penstock.durable.app import App
@@ -101,11 +107,14 @@ __all__ = [
     "NotInWorkflow",
     "Nursery",
     "PayloadTooLarge",
+    "Queue",
+    "Rate",
     "Run",
     "RunBlocked",
     "RunCancelled",
     "RunFailed",
     "RunInfo",
+    "ScheduleSpec",
     "Semaphore",
     "SendRefused",
     "StartRefused",
@@ -117,6 +126,10 @@ __all__ = [
     "TooManyBranches",
     "TooSlow",
     "Unencodable",
+    "Update",
+    "UpdateFailed",
+    "UpdateRefused",
+    "UpdateUnanswered",
     "Won",
     "Workflow",
     "WouldBlock",
@@ -139,6 +152,7 @@ __all__ = [
     "start",
     "step",
     "step_info",
+    "update",
     "uuid4",
     "workflow",
 ]

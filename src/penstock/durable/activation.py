@@ -26,6 +26,7 @@ from penstock.durable.forbidden import foreign_end
 from penstock.durable.isolation import body_runs, close_left
 from penstock.durable.step import StepCall, StepInfo
 from penstock.durable.takes import schemas_of
+from penstock.durable.updates import answer_of, refusal_of
 from penstock.durable.verbs import RunInfo
 from penstock.durable.workflow import Workflow, deadline_s
 from penstock.kernel.branch import Branch
@@ -33,9 +34,10 @@ from penstock.kernel.current import current_branch
 from penstock.kernel.drive import Kernel, RunLimits
 from penstock.kernel.errors import Cancelled, Mismatch, NotAwaited, TooSlow, Undecodable
 from penstock.kernel.operation import CallOperation, Outcome, Receive, Sleep, Start
-from penstock.kernel.record import OUTCOMES, RULES, JournalKind, Record
+from penstock.kernel.record import OUTCOMES, RULES, UPDATE_RULES, JournalKind, Record
 from penstock.kernel.replay import marks_of
 from penstock.kernel.scope import CancelScope
+from penstock.kernel.updates import RunUpdates
 from penstock.log.masking import mask_text
 
 MAX_LOST = 3
@@ -200,7 +202,10 @@ class Activation:
         self.not_awaited: tuple[str, ...] = ()  # calls that the function dropped without an `await`, in words
         self._max_lost = max_lost
         self._losses: dict[str, list[Record]] = {}  # by path, those that no append has yet
+        self._unkept: set[str] = set()  # marks that were given to records which have not been fed yet
         self._touched: dict[str, None] = {}
+        self._decided: set[str] = set()  # calls of updates whose acceptance or refusal is on the way
+        self._answered: set[str] = set()  # likewise those whose answer is
         self._waiting: dict[str, OpenCall] = {}  # of these, those that have a next attempt
 
     @property
@@ -247,7 +252,7 @@ class Activation:
 
     def _begin_as(self, record: Record) -> None:
         """The run has continued as a new one with that record."""
-        begun = decode(record.payload or "", Begun)
+        begun = decode(record.payload or "", ContinuedRecord)
         self._arguments = bytes(begun.arguments).decode()
         self.info.continuation, self.info.view = begun.continuation, begun.view
         self.kernel.now = record.at
@@ -264,6 +269,8 @@ class Activation:
         self._look_at_end()
         if self._odd:
             self._warn_odd()
+        if record.mark is not None:
+            self._unkept.discard(record.mark)
         if record.kind in OUTCOMES:
             self.calls.pop(record.path, None)
             self._waiting.pop(record.path, None)
@@ -301,6 +308,7 @@ class Activation:
         if not kernel.unwritten:
             return list(records)
         marks, kernel.unwritten = deque(kernel.unwritten), []
+        self._unkept.update(marks)
         marked = [
             msgspec.structs.replace(record, mark=marks.popleft()) if marks and record.mark is None else record
             for record in records
@@ -308,6 +316,11 @@ class Activation:
         return marked + [
             Record(at=kernel.now, kind=JournalKind.CLOCK, mark=mark, rules=kernel.newest) for mark in marks
         ]
+
+    @property
+    def has_unkept_marks(self) -> bool:
+        """Return whether the body was told something for good that the journal does not hold yet."""
+        return bool(self.kernel.unwritten or self._unkept)
 
     def issue_commands(self, lost: int = 0) -> None:
         """Acts on what the records since the last time asked for. ``lost``: so many leases of the run have ended
@@ -328,6 +341,28 @@ class Activation:
                     self._begin_lost(call, lost)
                 else:
                     self._begin(call)
+        if self.kernel.updates is not None:
+            self._answer_updates(self.kernel.updates)
+
+    def _answer_updates(self, updates: RunUpdates) -> None:
+        """Checks the calls that nobody has checked, and writes down what handlers gave."""
+        for asked in updates.callable():
+            if asked.path in self._decided:
+                continue
+            self._decided.add(asked.path)
+            with body_runs(self._left):
+                problem = updates.problem_of(asked)
+            if problem is None:
+                record = Record(0, JournalKind.ACCEPTED, asked.path, asked.name, updates.as_of, rules=UPDATE_RULES)
+            else:  # it takes the call at this position out of the journal
+                text = refusal_of(problem[:MAX_REASON_CHARS])
+                record = Record(0, JournalKind.REFUSED, asked.path, str(asked.pos), text, rules=UPDATE_RULES)
+            self.host.write(self, record)
+        for id, (name, outcome) in updates.answers.items():
+            if id not in self._answered:
+                self._answered.add(id)
+                text = answer_of(name, outcome, self.payload_max_bytes)
+                self.host.write(self, Record(0, JournalKind.ANSWERED, id, name, text, rules=UPDATE_RULES))
 
     def _begin_lost(self, call: OpenCall, lost: int) -> None:
         """Execute a step again whose attempts were cut off, or fail it. The next append tells the journal of each."""
@@ -417,6 +452,7 @@ class Activation:
         with body_runs(self._left, muted=True, ending=True):
             self.kernel.discard()
         self.calls.clear()
+        self._warn, self.host = None, Still()  # it leads back here: garbage that needs the collector
 
     # -- a body that goes on as a new one
 
@@ -432,8 +468,14 @@ class Activation:
         return Record(0, JournalKind.BEGUN, name=str(begun.continuation), payload=payload)
 
     def unread(self) -> list[int]:
-        """The positions of the messages that nobody has received."""
-        return sorted(letter.record.pos for mailbox in self.kernel.mail.values() for letter in mailbox.free)
+        """The positions of the messages that nobody has received, in their order: one that was sent in place of another
+        stands where that did. Then those of the calls of updates that have not begun."""
+        left = [letter for mailbox in self.kernel.mail.values() for letter in mailbox.free]
+        asked = () if self.kernel.updates is None else self.kernel.updates.waiting.values()
+        return [
+            *(letter.record.pos for letter in sorted(left, key=lambda letter: letter.number)),
+            *(record.pos for record in asked),
+        ]
 
     def ending(self) -> Outcome:
         """How the body ended; of one that asked to go on, and was cancelled: so."""
@@ -462,6 +504,10 @@ class Activation:
             if (found := self._wait_of(branch)) is not None:
                 path, what = found
                 shown[path] = {name: value for name, value in what.items() if value is not None}
+        if self.kernel.updates is not None and self.kernel.updates.handlers:
+            shown[self.kernel.updates.path] = {"kind": "nursery"}
+            for name in list(self.kernel.updates.handlers)[:MAX_SHOWN_BRANCHES]:
+                shown[f"{self.kernel.updates.path}/{name}"] = {"kind": "update", "name": name}
         for number, text in enumerate(self.not_awaited, 1):
             shown[f"!{number}"] = {"kind": "not awaited", "name": text}
         return [{"path": path, **what} for path, what in shown.items()]

@@ -34,20 +34,21 @@ from penstock.durable.backend import CallerRuns, LeasedRun, Opened
 from penstock.durable.duration import Duration
 from penstock.durable.executor import Executor
 from penstock.durable.given import (
+    check_at,
+    check_callable,
     check_flag,
     check_id,
     check_int,
     check_kind,
     check_name,
-    check_text,
     seconds_given,
+    wrong,
 )
 from penstock.durable.loaded_run import ExecutorLimits
 from penstock.durable.news import RunEnds
 from penstock.durable.run import Run
 from penstock.durable.signals import Signals
 from penstock.durable.starts import StartOptions, start_request
-from penstock.durable.step import DSN_MAX_CHARS
 from penstock.durable.step_loop import (
     BACKENDS,
     AsyncioLoop,
@@ -76,6 +77,7 @@ STOP_GRACE_S = 10.0
 """How long steps may take to end when `main` is told to stop; then they are cancelled, and begun again elsewhere."""
 DRAIN_MAX_S = 60.0
 FIND_MAX = 1_000
+STATUSES = ("ACTIVE", "WAITING", "COMPLETED", "FAILED", "CANCELLED")
 PORT_MAX = 65_535
 FAILURE_MAX_CHARS = 600
 """Of the line that says why an app can't start."""
@@ -122,12 +124,17 @@ class App:
         backend: Backend | None = None,
     ) -> None:
         check_name("name", name, empty=True)
-        check_text("at", at, DSN_MAX_CHARS)
+        check_at(at)
         check_flag("migrate", migrate)
         check_flag("strict_args", strict_args)
         check_int("rest_port", rest_port, 0, PORT_MAX)
         check_int("max_lost", max_lost, 0)
         check_kind("limits", limits, ExecutorLimits, "an ExecutorLimits")
+        if limits is not None:
+            limits.check()
+        check_kind("ssl_context", ssl_context, ssl.SSLContext, "an ssl.SSLContext, as ssl.create_default_context()")
+        if not isinstance(token, str):
+            check_callable("token", token, "text, or a function that gives it")
         if backend not in (None, *BACKENDS):
             raise ValueError(f"backend is 'asyncio' or 'trio', not {repr_of(backend)}")
         self.name, self.at = name, at
@@ -148,6 +155,7 @@ class App:
                     f"workflow {each.name!r}, version {each.version}, {twice}: each name and version is one function. "
                     'Give one of them another name, @workflow(name="…"), or version'
                 )
+        check_queues(workflows)
         self._has_opened = False  # so that it was no start that failed
         self._pid: int | None = None
         self._runs: CallerRuns | None = None
@@ -444,6 +452,8 @@ class App:
             limit: how many at most, 1 to 1,000; 100 by default.
         """
         check_int("limit", limit, 1, FIND_MAX)
+        if status not in (None, *STATUSES):
+            raise ValueError(wrong("status", status, f"{', '.join(STATUSES[:-1])} or {STATUSES[-1]}"))
         check_flag("blocked", blocked)
         check_workflow(workflow)
         found = await self._open_runs().latest(workflow.name, status, limit, blocked=blocked)
@@ -552,11 +562,8 @@ class App:
 
 def find_at(at: str | None) -> str | None:
     """What was named, here or in ``PENSTOCK_AT``; None for the database of the settings. Raises ValueError."""
-    at = at or os.environ.get("PENSTOCK_AT")
-    known = ("postgresql://", "postgres://", "grpc://", "grpcs://")
-    if at is not None and "://" in at and not at.startswith(known):
-        scheme = at.split("://")[0]
-        raise ValueError(f"at: {scheme}://… can't be used; a PostgreSQL is postgresql://…, an engine grpc://host:port")
+    at = at or os.environ.get("PENSTOCK_AT") or None
+    check_at(at)
     return at
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from penstock.durable.child import ChildCall
     from penstock.durable.step import StepCall, StepInfo
     from penstock.wire.model import Instance, StartRequest
+    from penstock.wire.update import RunUpdate, RunView, UpdateCall
 
 
 class RunLeaseLost(Exception):
@@ -139,6 +140,10 @@ class Backend(Protocol):
 
     async def wait_mailbox(self) -> list[str]:
         """Waits until somebody writes into the journal of a run that is held here; the keys. A hint."""
+        ...
+
+    def was_watch(self, key: str) -> bool:
+        """Return whether the news of a run were that somebody waits for what it shows; asked once for each key."""
         ...
 
     async def read(self, leased: LeasedRun, after: int) -> RecordPage:
@@ -276,6 +281,18 @@ class CallerRuns(Protocol):
         self, instance_id: str, name: str, payload: str, dedup: str | None, *, id: str, force: bool = False
     ) -> None:
         """A message. ``id``: as errors name the run. ``force``: also one that does not fit."""
+        ...
+
+    async def ask(self, instance_id: str, call: UpdateCall, *, id: str) -> RunUpdate:
+        """Call an update; what became of it so far. ``id`` as of `send`."""
+        ...
+
+    async def find_update(self, instance_id: str, update_id: str, wait_s: int, *, id: str) -> RunUpdate:
+        """Return what became of a call, after so long at most."""
+        ...
+
+    async def view(self, instance_id: str, key: str | None, wait_s: int, *, id: str) -> RunView:
+        """Return what the run shows, as soon as there is something, or it has ended, or after so long."""
         ...
 
     async def cancel(self, instance_id: str, reason: str | None, *, force: bool, id: str) -> None:

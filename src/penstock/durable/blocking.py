@@ -48,6 +48,12 @@ class BlockingRun(Generic[R]):
         """See `Run.send`."""
         self._call(lambda: self._run.send(name, value, dedup=dedup, force=force))
 
+    def ask(
+        self, update: str, /, *args: object, id: str | None = None, timeout_s: float | None = None, **kwargs: object
+    ) -> Any:
+        """See `Run.ask`."""
+        return self._call(lambda: self._run.ask(update, *args, id=id, timeout_s=timeout_s, **kwargs))
+
     def cancel(self, reason: str | None = None, *, force: bool = False) -> None:
         """See `Run.cancel`."""
         self._call(lambda: self._run.cancel(reason, force=force))
@@ -56,9 +62,9 @@ class BlockingRun(Generic[R]):
         """See `Run.retry`."""
         self._call(lambda: self._run.retry(from_, note=note))
 
-    def view(self, timeout_s: float = 0.0) -> Any:
+    def view(self, key: str | float | None = None, timeout_s: float = 0.0) -> Any:
         """See `Run.view`."""
-        return self._call(lambda: self._run.view(timeout_s))
+        return self._call(lambda: self._run.view(key, timeout_s))
 
     def history(self) -> Generator[dict[str, Any]]:
         """See `Run.history`."""

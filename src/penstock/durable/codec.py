@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
+from collections.abc import Callable
 from typing import Any, cast
 
 import msgspec
@@ -71,6 +72,25 @@ def decode(text: str, type_: Any) -> Any:
         return msgspec.json.decode(text, type=type_, dec_hook=_from_json)
     except Exception as error:  # of a type that can't be asked for; of a validator that is the user's, too
         raise ValueError(text_of(error)) from None
+
+
+class Decoder:
+    """`decode` for one type, which is read once, when the first value comes."""
+
+    __slots__ = ("_decode", "type")
+
+    def __init__(self, type_: Any) -> None:
+        self.type = type_
+        self._decode: Callable[[str | msgspec.Raw], Any] | None = None
+
+    def __call__(self, text: str | msgspec.Raw) -> Any:
+        """As `decode`."""
+        try:
+            if self._decode is None:
+                self._decode = msgspec.json.Decoder(self.type, dec_hook=_from_json).decode
+            return self._decode(text)
+        except Exception as error:  # as above
+            raise ValueError(text_of(error)) from None
 
 
 def decode_kept(text: str, type_: Any, given: object) -> Any:

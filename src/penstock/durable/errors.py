@@ -102,6 +102,32 @@ class RunCancelled(RunFailed):
         self.id, self.reason = id, reason
 
 
+class UpdateRefused(Exception):
+    """A call of an update was refused before it began: by its validator, or as the arguments do not fit. ``name`` is
+    the update's, ``reason`` what was said."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"update {name!r} was refused: {reason}")
+        self.name, self.reason = name, reason
+
+
+class UpdateFailed(Exception):
+    """The handler of an update raised an error. The run goes on. ``type_name`` is the error's class."""
+
+    def __init__(self, name: str, type_name: str, message: str) -> None:
+        super().__init__(f"update {name!r} failed: {message}")
+        self.name, self.type_name, self.message = name, type_name, message
+
+
+class UpdateUnanswered(Exception):
+    """The run has ended, and nobody answers the call: no handler of it has begun, or the run was ended by force.
+    ``status`` is the run's."""
+
+    def __init__(self, name: str, status: str) -> None:
+        super().__init__(f"update {name!r} was not answered: the run is {status}")
+        self.name, self.status = name, status
+
+
 class RunBlocked(Exception):
     """This code can't go on with a run; code that can will. Nothing of the run is lost."""
 

@@ -33,7 +33,7 @@ from penstock.durable.backend import (
     StartedRun,
     Stored,
 )
-from penstock.durable.check import CheckedRun, SavedRun
+from penstock.durable.check import CheckedRun
 from penstock.durable.child import ChildCall
 from penstock.durable.errors import SendRefused, StartRefused
 from penstock.durable.names import RunNames
@@ -44,9 +44,9 @@ from penstock.durable.takes import schema_of_arguments
 from penstock.durable.transaction import DatabaseSession, Fence, StepTransactions
 from penstock.durable.workflow import Workflow
 from penstock.engine.engine import Engine
-from penstock.engine.queues.journal_items import ClaimedRun, JournalPage, JournalRow, NewRecord, RunEnd
+from penstock.engine.queues.journal_items import WATCH, ClaimedRun, JournalPage, JournalRow, NewRecord, RunEnd
 from penstock.engine.queues.journal_items import RunLease as Lease
-from penstock.engine.requests.ids import read_instance, show_instance
+from penstock.engine.requests.ids import show_instance
 from penstock.engine.runs.children import own_id
 from penstock.engine.runs.code import CodeWorkflow
 from penstock.engine.runs.mailbox import read_branches
@@ -54,13 +54,13 @@ from penstock.engine.runs.runs import Raised
 from penstock.errors import BadRequest, JournalTooLong, PayloadTooLarge, PenstockError, TooManyRequests, Unavailable
 from penstock.errors import LeaseLost as LeaseIsLost
 from penstock.kernel.operation import Outcome
-from penstock.kernel.record import OUTCOMES, RULES, JournalKind, Record
+from penstock.kernel.record import OUTCOMES, JournalKind, Record
 from penstock.runtime.database_start import wait_out
 from penstock.store.db.database import AWAY, away_reason, first_line
 from penstock.store.rows.journal import OpenRun as StoredRun
 from penstock.store.rows.origins import OriginRow
-from penstock.wire.fields import json_text
 from penstock.wire.model import Instance, StartRequest
+from penstock.wire.update import RunUpdate, RunView, UpdateCall
 
 T = TypeVar("T")
 
@@ -112,6 +112,7 @@ class LocalBackend:
         self._code = [CodeWorkflow(each.name, each.version, app) for each in workflows]
         self._workflows = workflows
         self._by_type = {each.job_type: each for each in self._code}
+        self._watches: set[str] = set()
         self._holder = engine.code.holder(app or "app", 1)
         engine.journal.open_mailbox(self._holder)
 
@@ -152,7 +153,16 @@ class LocalBackend:
 
     async def wait_mailbox(self) -> list[str]:
         """Keys of runs that were told something."""
-        return [_key(mail.instance) for mail in await self._engine.journal.wait_mailbox(self._holder)]
+        found = await self._engine.journal.wait_mailbox(self._holder)
+        self._watches.update(_key(mail.instance) for mail in found if mail.mail == WATCH)
+        return [_key(mail.instance) for mail in found]
+
+    def was_watch(self, key: str) -> bool:
+        """Return whether somebody waits for what the run shows."""
+        if key not in self._watches:
+            return False
+        self._watches.discard(key)
+        return True
 
     async def read(self, leased: LeasedRun, after: int) -> RecordPage:
         """Return a page of the journal."""
@@ -341,29 +351,10 @@ class LocalRuns:
                 for run, page in runs
             ]
 
-    async def saved(self, instance_id: str) -> SavedRun:
-        """A run with its whole journal, open or ended."""
-        instance = await self.look(instance_id)
-        arguments: dict[str, Any] = msgspec.json.decode(json_text(instance.variables))
-        if instance.completed_at is not None:
-            arguments.pop("result", None)
-        code = await self.tree(instance_id)
-        began_at = await told(self._engine.runs.began_at(instance_id))
-        records: list[Record] = []
-        while True:
-            page = await told(self._engine.journal.read(read_instance(instance_id), records[-1].pos if records else 0))
-            records.extend(map(_read_record, page.records))
-            if not page.more:
-                break
-        return SavedRun(
-            workflow=code["workflow"],
-            version=code["version"],
-            run_id=instance_id,
-            arguments=msgspec.json.encode(arguments).decode(),
-            started_at=began_at,
-            records=records,
-            rules=RULES,
-        )
+    async def records(self, instance_id: str, after: int) -> tuple[list[Record], bool, float]:
+        """Records beyond a position, whether there are more, and when the time of the run began."""
+        page = await told(self._engine.runs.records(instance_id, f"{after:x}" if after else None))
+        return list(map(_read_record, page.records)), page.more, await told(self._engine.runs.began_at(instance_id))
 
     async def read_records(self, instance: int, after: int) -> RecordPage:
         """Return a page of a journal beyond a position."""
@@ -407,6 +398,18 @@ class LocalRuns:
         """A message."""
         sent = self._engine.runs.send(instance_id, name, payload.encode(), dedup=dedup, sender=sender, force=force)
         await told(sent, id)
+
+    async def ask(self, instance_id: str, call: UpdateCall, *, id: str) -> RunUpdate:
+        """Call an update."""
+        return await told(self._engine.updates.ask(instance_id, call), id)
+
+    async def find_update(self, instance_id: str, update_id: str, wait_s: int, *, id: str) -> RunUpdate:
+        """Return what became of a call."""
+        return await told(self._engine.updates.get(instance_id, update_id, wait_s), id)
+
+    async def view(self, instance_id: str, key: str | None, wait_s: int, *, id: str) -> RunView:
+        """Return what the run shows."""
+        return await told(self._engine.updates.view(instance_id, key, wait_s), id)
 
     async def resolve_message(
         self, instance_id: str, position: str, payload: str | None, note: str | None, *, force: bool, id: str
@@ -477,15 +480,15 @@ def _bytes(text: str | None) -> bytes | None:
 
 def _new_record(record: Record) -> NewRecord:
     return NewRecord(
-        kind=record.kind,
-        path=record.path,
-        name=record.name,
-        payload=record.payload,
-        digest=record.digest,
-        attempt=record.attempt,
-        took_ms=record.took_ms,
-        mark=record.mark,
-        rules=record.rules or 0,
+        record.kind,
+        record.path,
+        record.name,
+        record.payload,
+        record.digest,
+        record.attempt,
+        record.took_ms,
+        record.mark,
+        record.rules or 0,
     )
 
 

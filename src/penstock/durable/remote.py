@@ -51,12 +51,12 @@ from penstock.durable.backend import (
 from penstock.durable.child import ChildCall
 from penstock.durable.errors import NonRetryable, SendRefused, StartRefused
 from penstock.durable.news import latest_waits_for
-from penstock.durable.remote_runs import AWAY, BACK, RemoteRuns
+from penstock.durable.remote_runs import ANSWER_MAX_BYTES, AWAY, BACK, RemoteRuns, read_record
 from penstock.durable.remote_stream import MESSAGE_MAX_BYTES, Link
 from penstock.durable.step import StepCall, StepInfo
 from penstock.durable.workflow import Workflow
 from penstock.kernel.operation import Outcome
-from penstock.kernel.record import JournalKind, Record
+from penstock.kernel.record import Record
 from penstock.loop.taskless import need_task
 from penstock.wire import penstock_v1 as w
 from penstock.wire import runs_v1 as r
@@ -65,8 +65,6 @@ if TYPE_CHECKING:
     from penstock.durable.transaction import StepTransactions
 
 CLOSE_MAX_S: Final = 2.0
-ANSWER_MAX_BYTES: Final = 1 << 30
-"""What an engine stored it may say: a message has one record of a journal at least."""
 SURPLUS_WAIT_S: Final = 1.0
 """A run that came when none was asked for any more goes back after so long."""
 RECORD_BYTES: Final = 100
@@ -127,6 +125,7 @@ class RemoteBackend:
         self._came = trio.Event()
         self._mail: dict[str, None] = {}
         self._mailed = trio.Event()
+        self._watches: set[str] = set()  # of these news, those that somebody waits for what the run shows
         self._transactions: StepTransactions | None = None
 
     # -- the stream
@@ -201,8 +200,18 @@ class RemoteBackend:
 
     def hear(self, job_id: str) -> None:
         """From the stream."""
+        self._watches.discard(job_id)  # its journal is to be read: that is more
+        self._notify(job_id)
+
+    def _notify(self, job_id: str) -> None:
         self._mail[job_id] = None
         self._mailed.set()
+
+    def watch(self, job_id: str) -> None:
+        """From the stream."""
+        if job_id not in self._mail:
+            self._watches.add(job_id)
+            self._notify(job_id)
 
     # -- what an executor asks
 
@@ -256,6 +265,13 @@ class RemoteBackend:
             await self._mailed.wait()
         keys, self._mail = list(self._mail), {}
         return keys
+
+    def was_watch(self, key: str) -> bool:
+        """Return whether somebody waits for what the run shows."""
+        if key not in self._watches:
+            return False
+        self._watches.discard(key)
+        return True
 
     async def read(self, leased: LeasedRun, after: int) -> RecordPage:
         """Return a page of the journal."""
@@ -436,21 +452,4 @@ def _new_record(record: Record) -> tuple[w.RunRecord, int]:
 
 
 def _page(page: w.RunPage) -> RecordPage:
-    return RecordPage([_read_record(record) for record in page.records], page.mail, page.more)
-
-
-def _read_record(message: w.RunRecord) -> Record:
-    assert message.at is not None
-    return Record(
-        message.at.timestamp(),
-        JournalKind(message.kind),
-        message.path,
-        message.name,
-        message.payload,
-        message.digest,
-        message.attempt,
-        int(message.position, 16),
-        message.took_ms,
-        message.mark,
-        message.rules,
-    )
+    return RecordPage([read_record(record) for record in page.records], page.mail, page.more)

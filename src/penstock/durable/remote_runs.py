@@ -17,11 +17,17 @@ from penstock.durable.codec import PAYLOAD_MAX_BYTES
 from penstock.durable.names import RunNames
 from penstock.durable.takes import schema_of_arguments
 from penstock.durable.workflow import Workflow
+from penstock.kernel.record import JournalKind, Record
 from penstock.wire import runs_v1 as r
+from penstock.wire import updates_v1 as u
 from penstock.wire.model import Instance, RunTree, StartRequest
+from penstock.wire.penstock_v1 import RunRecord
+from penstock.wire.update import RunUpdate, RunView, UpdateCall
 
 AnswerT = TypeVar("AnswerT", bound=msgspec.Struct)
 
+ANSWER_MAX_BYTES: Final = 1 << 30
+"""What an engine stored it may say: a message has one record of a journal at least."""
 CALL_TIMEOUT_S: Final = 30.0
 OUTAGE_WAIT_S: Final = 60.0
 RETRY_FIRST_S, RETRY_MAX_S = 0.05, 2.0
@@ -31,6 +37,7 @@ AWAY: Final = "the engine is away: %s. The next try is in %.1f s"
 BACK: Final = "the engine is back after %.1f s"
 """Likewise, at the same level: whoever hears the one waits for the other."""
 _PATH: Final = "/penstock.v1.Runs/"
+_UPDATES: Final = "/penstock.v1.Updates/"
 
 log = logging.getLogger("penstock.durable")
 
@@ -54,6 +61,8 @@ class RemoteRuns:
                 each.queue or "",
                 each.origin.name,
                 schema_of_arguments(each.parameters, each.name) or b"",
+                each.schedule_text(),
+                each.policy_text(),
             )
             for each in workflows
         ]
@@ -112,6 +121,13 @@ class RemoteRuns:
         answer = await self._call("Journal", request, r.RunJournalResponse)
         return [msgspec.json.decode(record) for record in answer.records], answer.next or None
 
+    async def records(self, instance_id: str, after: int) -> tuple[list[Record], bool, float]:
+        """Records beyond a position, whether there are more, and when the time of the run began."""
+        request = r.RunRecordsRequest(instance_id, f"{after:x}" if after else "")
+        answer = await self._call("Records", request, r.RunRecordsResponse)
+        assert answer.began_at is not None
+        return list(map(read_record, answer.records)), answer.more, answer.began_at.timestamp()
+
     async def tree(self, instance_id: str) -> dict[str, Any]:
         """Return the run's branches, as REST shows them."""
         tree: dict[str, Any] = msgspec.json.decode(
@@ -128,6 +144,20 @@ class RemoteRuns:
     ) -> None:
         """A message."""
         await self.send_to(r.SendToRunRequest(instance_id, None, name, payload.encode(), dedup or "", force), id)
+
+    async def ask(self, instance_id: str, call: UpdateCall, *, id: str) -> RunUpdate:
+        """Call an update."""
+        return await self._call("AskRun", u.AskRunRequest(instance_id, call), RunUpdate, id=id, service=_UPDATES)
+
+    async def find_update(self, instance_id: str, update_id: str, wait_s: int, *, id: str) -> RunUpdate:
+        """Return what became of a call."""
+        request = u.GetRunUpdateRequest(instance_id, update_id, wait_s)
+        return await self._call("GetRunUpdate", request, RunUpdate, id=id, service=_UPDATES)
+
+    async def view(self, instance_id: str, key: str | None, wait_s: int, *, id: str) -> RunView:
+        """Return what the run shows."""
+        request = u.GetRunViewRequest(instance_id, key or "", wait_s)
+        return await self._call("GetRunView", request, RunView, id=id, service=_UPDATES)
 
     async def resolve_message(
         self, instance_id: str, position: str, payload: str | None, note: str | None, *, force: bool, id: str
@@ -159,13 +189,14 @@ class RemoteRuns:
         *,
         id: str | None = None,
         wait_s: float | None = None,
+        service: str = _PATH,
     ) -> AnswerT:
         """Errors name the run as the caller does. ``wait_s``: how long an outage is waited out, by default as all."""
         begun = trio.current_time()
         ends, pause_s, told = begun + (self.outage_wait_s if wait_s is None else wait_s), RETRY_FIRST_S, False
         while True:
             try:
-                answer = await self._channel.unary(_PATH + method, request, answer_type, timeout_s=CALL_TIMEOUT_S)
+                answer = await self._channel.unary(service + method, request, answer_type, timeout_s=CALL_TIMEOUT_S)
             except Unavailable as error:
                 if trio.current_time() + pause_s >= ends:
                     raise
@@ -183,3 +214,21 @@ class RemoteRuns:
                 return answer
             await trio.sleep(pause_s)
             pause_s = min(2 * pause_s, RETRY_MAX_S)
+
+
+def read_record(message: RunRecord) -> Record:
+    """Return a record of a journal."""
+    assert message.at is not None
+    return Record(
+        message.at.timestamp(),
+        JournalKind(message.kind),
+        message.path,
+        message.name,
+        message.payload,
+        message.digest,
+        message.attempt,
+        int(message.position, 16),
+        message.took_ms,
+        message.mark,
+        message.rules,
+    )

@@ -16,7 +16,7 @@ from penstock.client.errors import ClientError, ConnectionFailed, InternalError
 from penstock.client.grpc.call import GrpcCall
 from penstock.client.grpc.credit import CreditBook, Wanting
 from penstock.durable.backend import Away, Refused, RunLeaseLost
-from penstock.kernel.record import RULES
+from penstock.kernel.record import UPDATE_RULES
 from penstock.wire import penstock_v1 as w
 from penstock.wire.codec import decode_message, encode_message
 from penstock.wire.protobuf import DecodeError
@@ -52,6 +52,10 @@ class Intake(Wanting, Protocol):
 
     def hear(self, job_id: str) -> None:
         """There is news of a run: its journal is to be read."""
+        ...
+
+    def watch(self, job_id: str) -> None:
+        """Somebody waits for what a run shows."""
         ...
 
 
@@ -134,7 +138,7 @@ class Link:
     # -- out
 
     async def _write(self) -> None:
-        message = w.WorkRequest(worker_id=self._worker_id, executor=True, rules=RULES)
+        message = w.WorkRequest(worker_id=self._worker_id, executor=True, rules=UPDATE_RULES)
         message.credits = self._credit.changes([self._intake])
         await self._call.send(encode_message(message))
         while True:
@@ -186,7 +190,7 @@ class Link:
         for credit in message.credits:
             self._credit.answered(credit)
         for mail in message.mail:
-            self._intake.hear(mail.job_id)
+            (self._intake.hear if mail.count else self._intake.watch)(mail.job_id)
         for loss in message.lease_losses:
             self._intake.hear(loss.job_id)
         for end in message.cancellations:

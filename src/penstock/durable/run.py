@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable
 from math import inf
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from uuid import uuid4
 
 import msgspec
 import trio
@@ -12,11 +13,19 @@ import trio
 from penstock.client.errors import TimedOut, Unavailable
 from penstock.durable.app_thread import Portal, in_its_loop
 from penstock.durable.codec import decode, encode
-from penstock.durable.errors import RunBlocked, RunCancelled, RunFailed
-from penstock.durable.given import check_flag, check_text
+from penstock.durable.errors import (
+    RunBlocked,
+    RunCancelled,
+    RunFailed,
+    UpdateFailed,
+    UpdateRefused,
+    UpdateUnanswered,
+)
+from penstock.durable.given import check_flag, check_id, check_text
 from penstock.durable.news import UNSERVED_S, RunEnds
 from penstock.durable.workflow import Workflow
 from penstock.wire.fields import json_text
+from penstock.wire.update import RunUpdate, RunView, UpdateCall
 
 if TYPE_CHECKING:
     from penstock.durable.backend import CallerRuns
@@ -25,8 +34,12 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 POLL_INTERVAL_S = 1.0
+ASK_WAIT_S = 15
+"""Of one request for an answer; then it is asked again."""
+UPDATE_ID_MAX_CHARS = 200
 REASON_MAX_CHARS = 4_096
 MESSAGE_NAME_MAX_CHARS = 256
+PATH_MAX_CHARS = 4_096
 
 
 class Run(Generic[R]):
@@ -157,6 +170,75 @@ class Run(Generic[R]):
         runs = self._runs()
         text = encode(value, f"message {name!r}", runs.payload_max_bytes)
         await runs.send(self.instance_id, name, text, dedup, id=self.id, force=force)
+
+    @in_its_loop
+    async def ask(
+        self,
+        update: str,
+        /,
+        *args: object,
+        id: str | None = None,
+        timeout_s: float | None = None,
+        **kwargs: object,
+    ) -> Any:
+        """Call an update of the run, and return what its handler returns, as plain JSON values.
+
+        The call is kept until the workflow function has a handler of that name. It is checked by the handler's
+        annotations and its validator before anything of it is recorded.
+
+        Args:
+            update: the name of the handler, which ``@update`` made.
+            args: its arguments by position, or all of them by keyword.
+            id: a second call with it is the same one, as long as the run is kept, and gets the same answer.
+            timeout_s: how long to wait for the answer; by default without an end. The call goes on.
+
+        Raises:
+            UpdateRefused: the validator refused the call, or its arguments do not fit.
+            UpdateFailed: the handler raised an error.
+            UpdateUnanswered: the run ended before the call had an answer.
+            IdempotencyConflict: another call was made with this id.
+            Conflict: the run has ended.
+            TimedOut: there was no answer within ``timeout_s``.
+        """
+        check_text("update", update, MESSAGE_NAME_MAX_CHARS, needed=True)
+        check_text("id", id, UPDATE_ID_MAX_CHARS)
+        if args and kwargs:
+            raise TypeError("ask: give all arguments by position, or all by keyword")
+        runs = self._runs()
+        text = encode(kwargs or list(args), f"the arguments of update {update!r}", runs.payload_max_bytes)
+        ends = trio.current_time() + (inf if timeout_s is None else timeout_s)
+        wait_s = int(min(ends - trio.current_time(), ASK_WAIT_S))
+        call = UpdateCall(update, msgspec.Raw(text.encode()), id or uuid4().hex, wait_s)
+        answer = await runs.ask(self.instance_id, call, id=self.id)
+        if answer.status == "PENDING":
+            with trio.move_on_at(ends):
+                answer = await self._wait_answer(call.id)
+        if answer.status == "PENDING":
+            raise TimedOut(f"run {self.id} has not answered update {update!r} within {timeout_s} s")
+        reason = answer.reason or ""
+        if answer.status == "REFUSED":
+            raise UpdateRefused(update, reason)
+        if answer.status == "FAILED":
+            raise UpdateFailed(update, answer.error_type or "", reason)
+        if answer.status == "UNANSWERED":
+            raise UpdateUnanswered(update, reason)
+        return None if answer.value is None else msgspec.json.decode(msgspec.json.encode(answer.value))
+
+    async def _wait_answer(self, update_id: str) -> RunUpdate:
+        outage_ends = inf
+        while True:
+            runs = self._runs()
+            try:
+                answer = await runs.find_update(self.instance_id, update_id, ASK_WAIT_S, id=self.id)
+            except Unavailable:
+                outage_ends = min(outage_ends, trio.current_time() + runs.outage_wait_s)
+                if trio.current_time() >= outage_ends:
+                    raise
+                await trio.sleep(POLL_INTERVAL_S)
+                continue
+            if answer.status != "PENDING":
+                return answer
+            outage_ends = inf
 
     @in_its_loop
     async def cancel(self, reason: str | None = None, *, force: bool = False) -> None:

@@ -10,9 +10,10 @@ from typing import Any, Never, NoReturn, cast, get_type_hints
 
 import msgspec
 
-from penstock.durable.codec import decode, decode_kept
+from penstock.durable.codec import Decoder, decode, decode_kept
 from penstock.durable.kept import SCALARS, refused_type
 
+_by_name = Decoder(dict[str, msgspec.Raw])
 _ANYTHING = (object, NoReturn, Never)
 """Annotations that say nothing of a value."""
 
@@ -26,6 +27,8 @@ class Parameters:
         whole = inspect.signature(function)
         self.signature = whole.replace(parameters=list(whole.parameters.values())[skipped:])
         self._hints: dict[str, Any] | None = None
+        self._decoder_of: dict[str, tuple[inspect.Parameter, Decoder]] | None = None
+        self._decode_result: Decoder | None = None
         for parameter in self.signature.parameters.values():
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 raise TypeError(f"{function.__qualname__} takes *{parameter.name}: arguments are stored by name")
@@ -42,17 +45,16 @@ class Parameters:
 
     def arguments(self, text: str) -> tuple[list[Any], dict[str, Any]]:
         """What `function` is called with, from JSON. Raises `ValueError` with the field and the reason."""
-        raw = decode(text, dict[str, msgspec.Raw])
-        hints = self.hints()
+        raw = _by_name(text)
         positional: list[Any] = []
         named: dict[str, Any] = {}
         by_name = False  # after a parameter that was left to its default, all others go by name
-        for name, parameter in self.signature.parameters.items():
+        for name, (parameter, decoder) in self._decoders().items():
             if name not in raw:
                 by_name = True
                 continue
             try:
-                value = decode(bytes(raw[name]).decode(), hints.get(name, Any))
+                value = decoder(raw[name])
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from None
             if parameter.kind is parameter.KEYWORD_ONLY or by_name:
@@ -60,6 +62,21 @@ class Parameters:
             else:
                 positional.append(value)
         return positional, named
+
+    def _decoders(self) -> dict[str, tuple[inspect.Parameter, Decoder]]:
+        if self._decoder_of is None:
+            hints = self.hints()
+            self._decoder_of = {
+                name: (parameter, Decoder(hints.get(name, Any)))
+                for name, parameter in self.signature.parameters.items()
+            }
+        return self._decoder_of
+
+    def result(self, text: str) -> Any:
+        """What the function gave, from JSON. Raises `ValueError` with the field and the reason."""
+        if self._decode_result is None:
+            self._decode_result = Decoder(self.result_type())
+        return self._decode_result(text)
 
     def check_kept(self, given: dict[str, Any], text: str) -> None:
         """The function will get what was ``given``, by parameter name, from its JSON. Raises `ValueError` with the

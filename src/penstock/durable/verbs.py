@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import inspect
 import random
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable
 from datetime import UTC, datetime
 from math import inf
-from typing import Any, Generic, Literal, NoReturn, ParamSpec, TypeAlias, TypeVar, TypeVarTuple, overload
+from typing import Any, Generic, Literal, NoReturn, ParamSpec, TypeAlias, TypeVar, TypeVarTuple, cast, overload
 
 import msgspec
 
 from penstock.durable.child import ChildCall, ChildOperation
 from penstock.durable.codec import decode, encode, shown
-from penstock.durable.duration import Duration, seconds_of
+from penstock.durable.duration import Duration
 from penstock.durable.errors import BadMessage, ContinueAsNew, NotInWorkflow
-from penstock.durable.given import check_flag, check_id, check_text, wrong
+from penstock.durable.given import check_callable, check_flag, check_id, check_int, check_text, seconds_given, wrong
 from penstock.durable.step import sending, starting
 from penstock.durable.workflow import Workflow, workflow_in
 from penstock.kernel.branch import Branch
@@ -28,6 +30,7 @@ from penstock.kernel.operation import TOOK, Outcome, Receive, Sleep, block
 from penstock.kernel.record import Record
 from penstock.kernel.scope import CancelScope
 from penstock.kernel.unawaited import awaited
+from penstock.wire.shown import parts, with_value
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -36,12 +39,29 @@ V = TypeVar("V")
 Ts = TypeVarTuple("Ts")
 Bad: TypeAlias = Literal["reject", "raise"]
 """What a `receive` does with a message that is not of its type."""
+CONTINUE_AFTER_RECORDS = 10_000
+"""A journal of so many is worth a fresh one: its replay takes a tenth of a second."""
 MAX_NAME_CHARS = 256
+MAX_VIEW_KEYS = 100
+"""Names under which a run shows values."""
+TYPES_KEPT = 1_000
+"""Of `receive`, that are known to be types."""
 
 
 class RunInfo(msgspec.Struct):
-    """Of the run that asks. ``replaying``: what happens now happened before, in a former life of the run.
-    ``continuation`` counts how often it has continued as a new one."""
+    """What a workflow function can know of its run. `run_info` returns it.
+
+    Attributes:
+        id: the id that the run was started with, or its instance's.
+        workflow: the name of the workflow.
+        version: the version of the workflow.
+        started_at: when the run was started, in UTC.
+        replaying: whether what happens now happened before, and comes from the journal.
+        view: what `set_view` set last, as JSON.
+        deadline: when the run is cancelled; None without a deadline.
+        continuation: how often the run has continued as a new one (`continue_as_new`).
+        records: how many records its journal had when `run_info` was called.
+    """
 
     id: str
     workflow: str
@@ -77,7 +97,7 @@ async def sleep(duration: Duration) -> None:
         Cancelled: a scope around it was cancelled.
     """
     _branch("sleep", "trio.sleep")
-    await block(Sleep(seconds_of(duration)))
+    await block(_sleeping(duration))
 
 
 def open_nursery() -> Nursery:
@@ -90,8 +110,19 @@ def open_nursery() -> Nursery:
 
 
 def move_on_after(duration: Duration, *, shield: bool = False) -> CancelScope:
-    """A scope whose block is cancelled after that long; the body goes on after it."""
-    return CancelScope(_branch("move_on_after", "trio.move_on_after").kernel, seconds_of(duration), shield=shield)
+    """Limit the time of a block: ``with move_on_after("1 day") as scope``. After it the function goes on.
+
+    Args:
+        duration: how long the block may take: seconds, a `timedelta`, or a text such as ``"1 day"``. It counts while no
+            process runs, too.
+        shield: protect the block from a cancel from outside, as clean-up needs it.
+
+    Returns:
+        The scope. ``scope.cancelled_caught`` says whether the time was over.
+    """
+    kernel = _branch("move_on_after", "trio.move_on_after").kernel
+    check_flag("shield", shield)
+    return CancelScope(kernel, seconds_given("duration", duration), shield=shield)
 
 
 def fail_after(duration: Duration, *, shield: bool = False) -> CancelScope:
@@ -106,12 +137,19 @@ def fail_after(duration: Duration, *, shield: bool = False) -> CancelScope:
         TooSlow: the block took longer.
     """
     kernel = _branch("fail_after", "trio.fail_after").kernel
-    return CancelScope(kernel, seconds_of(duration), shield=shield, too_slow=True)
+    check_flag("shield", shield)
+    return CancelScope(kernel, seconds_given("duration", duration), shield=shield, too_slow=True)
 
 
 def new_cancel_scope(*, shield: bool = False) -> CancelScope:
-    """A scope without a deadline."""
-    return CancelScope(_branch("CancelScope", "trio.CancelScope").kernel, inf, shield=shield)
+    """Open a scope that you cancel yourself: ``with CancelScope() as scope``, then ``scope.cancel()``.
+
+    Args:
+        shield: protect the block from a cancel from outside.
+    """
+    kernel = _branch("CancelScope", "trio.CancelScope").kernel
+    check_flag("shield", shield)
+    return CancelScope(kernel, inf, shield=shield)
 
 
 def open_memory_channel(max_buffer_size: float) -> tuple[MemorySendChannel[Any], MemoryReceiveChannel[Any]]:
@@ -146,10 +184,7 @@ async def receive(name: str, type_: type[T], *, bad: Bad = "reject") -> T:
         TypeError: ``type_`` is no type.
     """
     _branch("receive", "a message channel of your own")
-    _check_name(name)
-    if bad not in ("reject", "raise"):
-        raise ValueError(wrong("bad", bad, '"reject" or "raise"'))
-    value: T = await block(Receive(name, _decoder(name, type_), raises=bad == "raise", type_=type_))
+    value: T = await block(_receiving(name, type_, bad))
     return value
 
 
@@ -229,6 +264,8 @@ async def child(workflow: Any, /, *args: Any, id: str | None = None, **kwargs: A
     _branch("child", "App.start")
     check_id(id)
     target: Workflow[..., Any] | str = workflow
+    if isinstance(target, str):
+        check_text("the id of a definition", target)
     if not isinstance(target, str):
         target, args, kwargs = workflow_in(workflow, args, kwargs)
         arguments = target.encode_arguments(args, kwargs)
@@ -260,8 +297,14 @@ async def each(
         BaseExceptionGroup: a call failed, and the others were cancelled, as in a nursery.
     """
     _branch("each", "a nursery")
-    if limit < 1:
-        raise ValueError("limit must be >= 1")
+    if not callable(function):
+        raise TypeError(wrong("the function of each", function, "a step or a coroutine function, without a call"))
+    try:
+        found = iter(items)
+    except TypeError:
+        raise TypeError(wrong("items", items, "a list, or what a `for` takes")) from None
+    check_int("limit", limit, 1)
+    check_callable("key", key, "a function of an item, as lambda order: order.id")
     room = Semaphore(limit)
     results: dict[int, V] = {}
 
@@ -272,7 +315,7 @@ async def each(
             room.release()
 
     async with open_nursery() as nursery:
-        for number, item in enumerate(items):
+        for number, item in enumerate(found):
             await room.acquire()  # in their order: branches are named by it
             nursery.start_soon(one, number, item, key=None if key is None else str(key(item)))
     return [results[number] for number in sorted(results)]
@@ -301,6 +344,9 @@ async def first(**alternatives: Awaitable[T]) -> Won[T]:
     branch = _branch("first", "a nursery")
     if not alternatives:
         raise ValueError("first() needs an alternative")
+    for name, alternative in alternatives.items():
+        if not inspect.isawaitable(alternative):
+            raise TypeError(wrong(f"alternative {name!r} of first", alternative, f"a call, as {name}=receive(…)"))
     won: list[Won[T]] = []
     try:
         async with Nursery(branch.kernel) as nursery:
@@ -336,8 +382,10 @@ def uuid4() -> uuid.UUID:
 
 
 def run_info() -> RunInfo:
-    """Of the run that this body belongs to."""
-    info: RunInfo = _branch("run_info", "step_info").kernel.info
+    """Return the id, workflow, version, start and deadline of this run, and whether it replays."""
+    kernel = _branch("run_info", "step_info").kernel
+    info: RunInfo = kernel.info
+    info.records = kernel.records
     return info
 
 
@@ -354,8 +402,7 @@ def patched(name: str) -> bool:
         name: names the change, with at most 256 characters.
     """
     branch = _branch("patched", "nothing: it is of bodies")
-    if not 0 < len(name) <= MAX_NAME_CHARS:
-        raise ValueError(f"the name of a patch has 1 to {MAX_NAME_CHARS} characters")
+    check_text("the name of a patch", name, MAX_NAME_CHARS, needed=True)
     if name.startswith(TOOK):
         raise ValueError(f"the name of a patch does not begin with {TOOK!r}: such marks are Penstock's")
     return branch.kernel.patched(name)
@@ -380,17 +427,57 @@ def continue_as_new(*args: Any, **kwargs: Any) -> NoReturn:
     raise ContinueAsNew(args, kwargs)
 
 
-def set_view(value: object) -> None:
-    """What others see of the run until the next one: any value with a JSON form."""
-    run_info().view = encode(value, "the view")
+def set_view(value: object, *, key: str | None = None) -> None:
+    """Show a value to whoever looks at the run, until the next one.
+
+    Args:
+        value: any value with a JSON form.
+        key: a name under which it is shown beside others: ``run.view(key)`` waits for it. 100 names at most.
+
+    Raises:
+        Unencodable: the value has no JSON form.
+        ValueError: the run shows values under 100 other names.
+    """
+    check_text("key", key, MAX_NAME_CHARS)
+    info, text = run_info(), encode(value, "the view")
+    if key is not None and len(found := parts(info.view)[1]) >= MAX_VIEW_KEYS and key not in found:
+        raise ValueError(f"key is {key!r}: the run shows values under {MAX_VIEW_KEYS} other names")
+    info.view = with_value(info.view, text, key)
 
 
 def _draw(verb: str) -> int:
     """256 bits that follow from the run, the branch and how often it drew."""
     branch = _branch(verb, verb)
     branch.draws += 1
-    key = f"{branch.kernel.info.key}\0{branch.path}\0{branch.draws}"
+    key = f"{branch.kernel.info.draws_as or branch.kernel.info.key}\0{branch.path}\0{branch.draws}"
     return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=32, person=b"penstock").digest())
+
+
+def _sleeping(duration: Duration) -> Sleep:
+    """Apart from `sleep`, as each local name and each nested call takes memory of all that wait there."""
+    return Sleep(seconds_given("duration", duration))
+
+
+def _receiving(name: str, type_: type[Any], bad: Bad) -> Receive:
+    _check_name(name)
+    if bad not in ("reject", "raise"):
+        raise ValueError(wrong("bad", bad, '"reject" or "raise"'))
+    try:
+        is_type = _is_type(cast("Hashable", type_))
+    except TypeError:  # it has no hash, as no annotation is
+        is_type = False
+    if not is_type:
+        raise TypeError(wrong(f"the type of message {name!r}", type_, "a type, as int or list[Order]"))
+    return Receive(name, _decoder(name, type_), raises=bad == "raise", type_=type_)
+
+
+@functools.lru_cache(TYPES_KEPT)
+def _is_type(type_: Hashable) -> bool:
+    try:
+        msgspec.json.Decoder(type_)
+    except TypeError:
+        return False
+    return True
 
 
 def _decoder(name: str, type_: type[T]) -> Callable[[Record], Outcome]:

@@ -62,9 +62,9 @@ class Branch:
         opener = None if self.nursery is None else self.nursery.cancel_scope.branch
         return None if opener is None else opener.where()
 
-    def awaits(self) -> str:
-        """What the user's code awaits there, as ``trio.sleep``."""
-        return self._user_frame()[1] or "something else"
+    def awaits(self, yielded: object) -> str:
+        """What the user's code awaits there, as ``trio.sleep``; an awaitable of its own by what that has yielded."""
+        return self._user_frame()[1] or f"something that yields {type(yielded).__name__}"
 
     def _user_frame(self) -> tuple[FrameType | None, str | None]:
         """Return the innermost frame of the code that belongs to the body, and the function that it awaits.

@@ -34,9 +34,10 @@ from penstock.kernel.errors import (
 )
 from penstock.kernel.nursery import Nursery
 from penstock.kernel.operation import BranchOperation, CallOperation, Mailbox, Outcome, Sleep, Start, Stop
-from penstock.kernel.record import OUTCOMES, RULES, JournalKind, Record
+from penstock.kernel.record import OUTCOMES, RULES, UPDATES, JournalKind, Record
 from penstock.kernel.scope import CancelScope, Deadlines
 from penstock.kernel.unawaited import Unawaited
+from penstock.kernel.updates import RunUpdates
 
 
 class RunLimits(msgspec.Struct, frozen=True):
@@ -70,6 +71,7 @@ class Kernel:
         "limits",
         "mail",
         "marks",
+        "messages",
         "newest",
         "now",
         "pending",
@@ -78,6 +80,7 @@ class Kernel:
         "rules",
         "strict_args",
         "unwritten",
+        "updates",
         "warn",
     )  # fmt: skip
 
@@ -102,9 +105,11 @@ class Kernel:
         self.root.deadline = deadline  # of the whole run, as if a scope were around the body
         self.result: Outcome | None = None  # None while the run is open
         self.discarded = False
-        self.commands: list[Start | Stop] = []
+        self.commands: dict[str, Start | Stop] = {}  # by path: what was not taken yet has one of the two
         self.pending: dict[str, Branch] = {}  # calls that have no outcome yet, by path
         self.mail: dict[str, Mailbox] = {}  # by name
+        self.messages = 0  # that have come, of all names
+        self.updates: RunUpdates | None = None  # from the first call, or handler, on
         self.marks: Collection[str] = ()  # of its journal's records; set before it starts
         self.is_behind = False  # the journal goes on behind what is delivered
         self.answers: dict[str, bool] | None = None  # what `patched` said; most runs ask nothing
@@ -137,19 +142,24 @@ class Kernel:
         if record.kind in OUTCOMES:
             self._deliver_outcome(record)
         elif record.kind is JournalKind.MESSAGE:
-            self._advance(record.at)  # the deadline wins against a message, and the message is kept
+            self.advance(record.at)  # the deadline wins against a message, and the message is kept
             self.mailbox(record.name or "").put(record, self)
         elif record.kind is JournalKind.DROPPED:
-            self._advance(record.at)
+            if record.payload is not None:  # a mere drop is nothing to the body: it ends no wait, by the clock neither
+                self.advance(record.at)
             self.mailbox(record.name or "").replace(record, self)
         elif record.kind is JournalKind.CANCEL:
-            self._advance(record.at)
+            self.advance(record.at)
             scope = self.root.find(record.path)
             if scope is not None:
                 scope.cancel()
+        elif record.kind in UPDATES:
+            self.need_updates().deliver(record)
         else:
-            self._advance(record.at)
+            self.advance(record.at)
         self._run()
+        if self.updates is not None:
+            self.updates.delivered(record)
 
     def _deliver_outcome(self, record: Record) -> None:
         branch = self.pending.pop(record.path, None)
@@ -175,17 +185,22 @@ class Kernel:
             raise Undecodable(f"{error} ({branch.where()}). {FIT}") from None
         self._answered.add(record.path)
         if record.kind is JournalKind.CHILD:  # a deadline wins against a child's end, as against a message
-            self._advance(record.at)
+            self.advance(record.at)
             branch.operation = None
         else:
             branch.operation = None  # first: what is durable is delivered, whatever is due by now
-            self._advance(record.at)
+            self.advance(record.at)
         self.answer(branch, outcome)
 
     def _where_of(self, path: str) -> str | None:
         """File and line of the innermost open branch that an operation with this path would be of."""
         found = [branch for branch in self.open_branches() if path.startswith(f"{branch.path}/")]
         return max(found, key=lambda branch: len(branch.path)).where() if found else None
+
+    @property
+    def records(self) -> int:
+        """Return how many records came, without calls and refusals of updates: these may be gone at replay."""
+        return self._activation - 1 - (0 if self.updates is None else self.updates.passing)
 
     def next_due(self) -> float:
         """When a deadline or a sleep is due, `inf` when none is: a CLOCK record then brings it."""
@@ -198,8 +213,8 @@ class Kernel:
 
     def take_commands(self) -> list[Start | Stop]:
         """What is to be done since the last time, in order."""
-        commands, self.commands = self.commands, []
-        return commands
+        commands, self.commands = self.commands, {}
+        return list(commands.values())
 
     def discard(self) -> None:
         """Gives this copy of the run up: its coroutines end, and nothing they do counts."""
@@ -288,6 +303,12 @@ class Kernel:
             found = self.mail[name] = Mailbox()
         return found
 
+    def need_updates(self) -> RunUpdates:
+        """Return the calls of updates, and their handlers."""
+        if self.updates is None:
+            self.updates = RunUpdates(self)
+        return self.updates
+
     def wake_at(self, due: float, branch: Branch, operation: Sleep) -> None:
         """The branch sleeps until then."""
         self._ticket += 1
@@ -299,13 +320,10 @@ class Kernel:
 
     def withdraw(self, path: str) -> bool:
         """Takes a start back that nobody has seen yet."""
-        for index in range(len(self.commands) - 1, -1, -1):
-            command = self.commands[index]
-            if type(command) is Start and command.path == path:
-                del self.commands[index]
-                del self.pending[path]
-                return True
-        return False
+        if type(self.commands.get(path)) is not Start:
+            return False
+        del self.commands[path], self.pending[path]
+        return True
 
     def interrupt(self, branch: Branch) -> None:
         """The branch's scope has been cancelled. Who is due to run is not touched: its next operation raises."""
@@ -317,7 +335,7 @@ class Kernel:
 
     # -- the drive
 
-    def _advance(self, at: float) -> None:
+    def advance(self, at: float) -> None:
         """Moves the time: deadlines that are due first, in their order, then sleeps."""
         self.now = max(self.now, at)
         self._deadlines.expire(self.now)
@@ -369,7 +387,7 @@ class Kernel:
 
     def _enter(self, branch: Branch, operation: Any) -> None:
         if not isinstance(operation, BranchOperation):
-            place, awaited = branch.where(), branch.awaits()
+            place, awaited = branch.where(), branch.awaits(operation)
             hint = "Use what penstock.durable has for it, or move it into a step."
             raise ForeignAwait(f"{place} awaits {awaited} in a workflow function. {hint}")
         if branch.scope.effective and not operation.shielded:  # level-triggered: every operation in there raises
@@ -397,13 +415,18 @@ class Kernel:
         self._open -= 1
         if branch.nursery is None:
             self.root.remove(branch)
-            if outcome.error is not None:
-                ended = TooSlow("the deadline of the run is over") if self.root.expired else Cancelled()
-                outcome = Outcome(error=self.root.absorb(outcome.error) or ended)
-            self.result = outcome
+            if self.updates is None or self.updates.body_ended(outcome):
+                self.end(outcome)
         else:
             branch.nursery.cancel_scope.remove(branch)
             branch.nursery.child_ended(outcome.error)
+
+    def end(self, outcome: Outcome) -> None:
+        """End the run: the body has ended, and so have the handlers of updates."""
+        if outcome.error is not None:
+            ended = TooSlow("the deadline of the run is over") if self.root.expired else Cancelled()
+            outcome = Outcome(error=self.root.absorb(outcome.error) or ended)
+        self.result = outcome
 
 
 async def _awaiting(awaitable: Awaitable[Any]) -> Any:

@@ -39,6 +39,10 @@ class TooDeep(RuntimeError):
     """Scopes and nurseries are nested deeper than they may."""
 
 
+class CallRefusal(Exception):
+    """A call of an update is refused before its handler begins: by the validator, or as its arguments do not fit."""
+
+
 class NotAwaited(RuntimeError):
     """A workflow function called a step, or a verb such as `sleep`, without `await`: it has not been done."""
 

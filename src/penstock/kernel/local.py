@@ -7,6 +7,7 @@ first and yields afterwards.
 from __future__ import annotations
 
 from collections import deque
+from math import inf
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -105,8 +106,12 @@ class Semaphore(Supply):
     __slots__ = ("_max", "_value")
 
     def __init__(self, initial_value: int, *, max_value: int | None = None) -> None:
+        counts: dict[str, object] = {"initial_value": initial_value, "max_value": 0 if max_value is None else max_value}
+        for option, given in counts.items():
+            if not isinstance(given, int):
+                raise TypeError(f"{option} is {type(given).__name__}: give an integer")
         if initial_value < 0:
-            raise ValueError("initial value must be >= 0")
+            raise ValueError(f"initial_value is {initial_value}: it must be >= 0")
         if max_value is not None and max_value < initial_value:
             raise ValueError("max_value must be >= initial_value")
         super().__init__()
@@ -366,7 +371,9 @@ class MemoryReceiveChannel(Generic[T]):
 
 def open_channel(room: float) -> tuple[MemorySendChannel[Any], MemoryReceiveChannel[Any]]:
     """Both ends of a channel that keeps at most ``room`` values nobody has taken yet."""
+    if not isinstance(room, int) and room != inf:
+        raise TypeError(f"max_buffer_size is {type(room).__name__}: give an integer, or math.inf")
     if room < 0:
-        raise ValueError("max_buffer_size must be >= 0")
+        raise ValueError(f"max_buffer_size is {room}: it must be >= 0")
     channel: _Channel[Any] = _Channel(room)
     return MemorySendChannel(channel), MemoryReceiveChannel(channel)

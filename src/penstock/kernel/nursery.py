@@ -80,6 +80,10 @@ class Nursery:
             TooManyBranches: the run has as many branches as it may.
             RuntimeError: the nursery has ended.
         """
+        given: object = function
+        if not callable(given):
+            kind = type(given).__name__
+            raise TypeError(f"start_soon takes a function and its arguments, start_soon(charge, order), not {kind}")
         if self._closed:
             raise RuntimeError("Nursery is closed to new arrivals")
         spawner = self._kernel.running_branch()

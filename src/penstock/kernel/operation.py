@@ -106,7 +106,7 @@ class CallOperation(BranchOperation):
         self.path = branch.next_path()
         branch.operation = self
         kernel.pending[self.path] = branch
-        kernel.commands.append(Start(self.path, self.call))
+        kernel.commands[self.path] = Start(self.path, self.call)
 
     def outcome(self, record: Record) -> Outcome:
         """What the body gets for that record. Raises `Undecodable`."""
@@ -118,7 +118,7 @@ class CallOperation(BranchOperation):
         self.stopping = True
         if kernel.withdraw(self.path):  # asked for in this very activation: it never starts, and there is no record
             return True
-        kernel.commands.append(Stop(self.path))
+        kernel.commands[self.path] = Stop(self.path)
         return False
 
 
@@ -305,13 +305,12 @@ class Mailbox(Supply):
     order.
     """
 
-    __slots__ = ("_taken", "count", "free", "held")
+    __slots__ = ("_taken", "free", "held")
 
     def __init__(self) -> None:
         super().__init__()
         self.free: deque[Letter] = deque()  # oldest first
         self.held: dict[Receive, Chosen] = {}
-        self.count = 0
         self._taken: dict[str, str] | None = None  # what marks of former lives tell of receives, both ways: read once
 
     @property
@@ -328,8 +327,8 @@ class Mailbox(Supply):
             branch.operation = None
             kernel.answer(branch, receive.outcome(record))
             return
-        self.count += 1
-        self.deliver(Letter(self.count, record), kernel)
+        kernel.messages += 1
+        self.deliver(Letter(kernel.messages, record), kernel)
 
     def replace(self, record: Record, kernel: Kernel) -> None:
         """The message at the position that is the record's path is dropped, unless a receive has taken it. If the

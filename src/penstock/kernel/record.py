@@ -24,11 +24,17 @@ class JournalKind(IntEnum):
     VIEW = 12  # what the run showed last; comes with its end
     ERROR = 13  # what the body raised, or calls that it did not await; comes with a run's end, and goes with its retry
     DROPPED = 14  # an operator dropped the message at a position, its path in hex, or sent another one in its place
+    ASKED = 15  # somebody calls an update: its path is the call's id, its payload the arguments
+    ACCEPTED = 16  # the handler of the update begins; the payload says after which position it was checked
+    ANSWERED = 17  # what the handler of the update gave
+    REFUSED = 18  # the call was refused. It is not stored: it takes the call out of the journal
 
 
 RULES = 2
 """The newest version of the rules by which records are delivered. 0 are those of before there were versions; A
 run is delivered by one version after the other, never by an older one again, so what is replayed is as it was."""
+UPDATE_RULES = 3
+"""The rules of records about updates. Programs that know these kinds say so to an engine; all else is by `RULES`."""
 OUTCOMES = frozenset(
     {
         JournalKind.DONE,
@@ -39,7 +45,8 @@ OUTCOMES = frozenset(
         JournalKind.SUPPLIED,
     }
 )
-TOLD = frozenset({JournalKind.MESSAGE, JournalKind.CANCEL, JournalKind.CHILD, JournalKind.DROPPED})
+UPDATES = frozenset({JournalKind.ASKED, JournalKind.ACCEPTED, JournalKind.ANSWERED, JournalKind.REFUSED})
+TOLD = frozenset({JournalKind.MESSAGE, JournalKind.CANCEL, JournalKind.CHILD, JournalKind.DROPPED, JournalKind.ASKED})
 """What others write, and wakes a run."""
 
 

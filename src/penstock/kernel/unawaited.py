@@ -19,6 +19,8 @@ from penstock.kernel.errors import NotAwaited
 
 P = ParamSpec("P")
 R = TypeVar("R")
+_TAKEN = "taken"
+_DRIVE = PACKAGE + os.path.join("kernel", "drive.py")
 
 
 class Unawaited(Coroutine[Any, Any, R]):
@@ -30,6 +32,7 @@ class Unawaited(Coroutine[Any, Any, R]):
         """``begin`` makes the coroutine: one that was made and never awaited would make Python warn, too."""
         self._branch, self._scope, self._name, self._begin = branch, branch.scope, name, begin
         self._coroutine: Coroutine[Any, Any, R] | None = None
+        self._place: str | None = None
         self._place = _place(sys._getframe(2)) if _kept.places else None  # pyright: ignore[reportPrivateUsage] - documented
 
     def __await__(self) -> Generator[Any, Any, R]:
@@ -58,14 +61,16 @@ class Unawaited(Coroutine[Any, Any, R]):
         return self._text(sys._getframe(1))  # pyright: ignore[reportPrivateUsage] - documented
 
     def __getattr__(self, name: str) -> NoReturn:
+        if name in Unawaited.__slots__:  # it was not made: the stack was full
+            raise AttributeError(name)
         text = self._text(sys._getframe(1))  # pyright: ignore[reportPrivateUsage] - documented
         if not name.startswith("__"):
             self._warn(text)
         raise AttributeError(f"{name!r} is no attribute of a call: {text}")
 
     def __del__(self) -> None:
-        if self._coroutine is None:
-            self._warn(self._text(sys._getframe(1)))  # pyright: ignore[reportPrivateUsage] - documented
+        if getattr(self, "_coroutine", self) is None:
+            self._warn(self._text(sys._getframe().f_back))  # pyright: ignore[reportPrivateUsage] - documented
 
     def _warn(self, text: str) -> None:
         branch, scope = self._branch, self._scope
@@ -75,12 +80,15 @@ class Unawaited(Coroutine[Any, Any, R]):
         if running.branch is branch and not kernel.discarded and kernel.warn is not None:
             kernel.warn(NotAwaited(text))
 
-    def _text(self, frame: FrameType) -> str:
-        """``frame`` drops it: that of the user's line, or ours where it was kept to the end of the function."""
-        place = self._place or (None if frame.f_code.co_filename.startswith(PACKAGE) else _place(frame))
+    def _text(self, frame: FrameType | None) -> str:
+        """``frame`` drops it: that of the user's line, ours where it was kept to the end of the function, or none."""
+        place = self._place
+        if place is None and frame is not None and not frame.f_code.co_filename.startswith(PACKAGE):
+            place = _place(frame)
         if place is None:
-            code: CodeType = getattr(self._branch.coroutine, "cr_code", frame.f_code)
-            place = f"{code.co_name} ({os.path.basename(code.co_filename)}:{code.co_firstlineno})"
+            code: CodeType | None = getattr(self._branch.coroutine, "cr_code", None)
+            where = "" if code is None else f" ({os.path.basename(code.co_filename)}:{code.co_firstlineno})"
+            place = ("a workflow function" if code is None else code.co_name) + where
         return f"{place} calls {self._name}() without await, so it has not been done. Write `await` before it"
 
 
@@ -100,6 +108,36 @@ def places_kept() -> Generator[None]:
         yield
     finally:
         _kept.places = before
+
+
+@contextmanager
+def calls_watched(asked: Callable[[Branch, FrameType | None], None]) -> Generator[None]:
+    """For the block ``asked`` is called before each call of a step or verb begins: with its branch, and with the
+    innermost frame outside of Penstock, None where no line of the user's awaits it. For debuggers: other blocks pay
+    nothing for it."""
+    plain: Callable[[Any], Coroutine[Any, Any, Any]] = vars(Unawaited)[_TAKEN]
+
+    def taken(self: Any) -> Coroutine[Any, Any, Any]:
+        branch = running.branch
+        if self._coroutine is None and branch is not None and not branch.kernel.discarded:
+            asked(branch, _user_frame(sys._getframe(1)))  # pyright: ignore[reportPrivateUsage] - documented
+        return plain(self)
+
+    setattr(Unawaited, _TAKEN, taken)
+    try:
+        yield
+    finally:
+        setattr(Unawaited, _TAKEN, plain)
+
+
+def _user_frame(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame that is not ours; none where that which drives the branch comes first, or where a nursery
+    takes the call for a branch of its own."""
+    while frame is not None and frame.f_code.co_filename != _DRIVE:
+        if not frame.f_code.co_filename.startswith(PACKAGE):
+            return frame
+        frame = frame.f_back
+    return None
 
 
 def _place(frame: FrameType) -> str:
