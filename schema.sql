@@ -444,6 +444,7 @@ CREATE TABLE signal_id (               -- signals, messages and calls that came 
   instance_id bigint NOT NULL,
   id          text NOT NULL,
   request_hash bytea NOT NULL,
+  answer      text,                    -- of a call of an update (`u:<id>`): JSON, sealed as payloads are; null until it is answered
   PRIMARY KEY (instance_id, id)
 );
 

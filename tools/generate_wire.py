@@ -40,6 +40,7 @@ MODULES = {
     "penstock/v1/repair.proto": PACKAGE / "wire" / "repair_v1.py",
     "penstock/v1/runs.proto": PACKAGE / "wire" / "runs_v1.py",
     "penstock/v1/batches.proto": PACKAGE / "wire" / "batches_v1.py",
+    "penstock/v1/updates.proto": PACKAGE / "wire" / "updates_v1.py",
     "grpc/health/v1/health.proto": PACKAGE / "wire" / "grpc_health.py",
     # v1alpha has the same messages in a package of another name.
     "grpc/reflection/v1/reflection.proto": PACKAGE / "wire" / "grpc_reflection.py",
@@ -102,12 +103,16 @@ NOUNS = {
     "SchedulePreview": ("penstock.v1.PreviewScheduleResponse",),
     "Batch": ("penstock.v1.Batch",),
     "BatchResult": ("penstock.v1.BatchResult",),
+    "UpdateCall": ("penstock.v1.UpdateCall",),
+    "RunUpdate": ("penstock.v1.RunUpdate",),
+    "RunView": ("penstock.v1.RunView",),
 }
 """Which messages of gRPC each class of the model is. Their fields have its fields' names, but for these."""
 OWN_MODULES = {
     "schedule": ("ScheduleSpec", "ScheduleRun", "Schedule", "ScheduleTime", "SchedulePreview"),
     "start": ("Dedupe", "Throttle", "Debounce"),
     "batch": ("Batch", "BatchResult"),
+    "update": ("UpdateCall", "RunUpdate", "RunView"),
     "repair": (
         "MigrationCheck", "BulkCause", "BulkStep", "BulkRefusals", "BulkPreview", "BulkStarted", "BulkDetails",
         "BulkOutcome", "BulkView", "StepImpact", "VersionImpact", "ChangedSteps", "ImpactView",
@@ -125,7 +130,7 @@ OTHER_NAMES = {
 }
 REQUESTS = {
     "Completion", "Failure", "Park", "JobRef", "Heartbeat", "Dedupe", "Throttle", "Debounce", "StartRequest",
-    "PollRequest", "UserTaskCompletion", "Signal", "PublishRequest", "ScheduleSpec",
+    "PollRequest", "UserTaskCompletion", "Signal", "PublishRequest", "ScheduleSpec", "UpdateCall",
 }  # fmt: skip
 """What the engine is told; it says the others."""
 LEFT_OUT_EMPTY = {

@@ -40,6 +40,7 @@ from penstock.wire.model import Failure, Heartbeat, Job, JobRef, Park, StartRequ
 from penstock.wire.queue import QueuePolicy
 from penstock.wire.schedule import ScheduleSpec
 from penstock.wire.start import Debounce, Throttle
+from penstock.wire.update import UpdateCall
 from tests.engine import runs
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, completion, number
@@ -333,7 +334,33 @@ async def reject_message(driver: Driver, key: str) -> LockedBatch:
     wait = {"path": "/0", "kind": "receive", "name": "go", "as_of": at, "rejected": [{"pos": at}]}
     branches = msgspec.json.encode([wait])
     assert await driver.engine.journal.park(run.run_lease, mail=1, due_at=None, branches=branches)
-    return LockedBatch(key, lambda: driver.engine.runs.resolve_message(run.instance_id, at, b"2"))
+    return run.instance_id, at
+
+
+def resolving(payload: bytes | None) -> Prepare:
+    async def prepare(driver: Driver, key: str) -> LockedBatch:
+        instance, at = await rejected(driver, key)
+        return LockedBatch(key, lambda: driver.engine.runs.resolve_message(instance, at, payload))
+
+    return prepare
+
+
+async def ask_run(driver: Driver, run: ClaimedRun) -> None:
+    call = UpdateCall("set", msgspec.Raw(b"[1]"), "once")
+    assert (await driver.engine.updates.ask(run.instance_id, call)).status == "PENDING"
+
+
+def answering(*kinds: int) -> Prepare:
+    """A run that has a call of an update, which is answered, or refused."""
+
+    async def prepare(driver: Driver, key: str) -> LockedBatch:
+        run = await runs.begin(driver, id=key)
+        await ask_run(driver, run)
+        [call] = (await runs.read(driver, run.run_lease)).records
+        new = [NewRecord(kind, "once", str(call.pos), '{"value":1}', rules=3) for kind in kinds]
+        return LockedBatch(key, lambda: runs.append(driver, run.run_lease, *new, after=call.pos, mail=1))
+
+    return prepare
 
 
 async def wake_run(driver: Driver, run: ClaimedRun) -> None:

@@ -15,6 +15,7 @@ from penstock.engine.runs.code import CodeWorkflow
 from penstock.errors import LeaseLost, Unavailable
 from penstock.store.db import backends
 from penstock.store.db.database import AWAY
+from penstock.wire.update import UpdateCall
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver
 from tests.engine.runs import append, begin, continue_as_new, done, finish, read, take
@@ -45,6 +46,36 @@ async def a_message(driver: Driver, run: ClaimedRun) -> None:
     await driver.engine.runs.send(run.instance_id, MARK, b"1")
     page = await read(driver, run.run_lease)
     assert ([record.name for record in page.records], page.mail) == ([MARK], 1)
+    assert await finish(driver, run.run_lease, mail=1)
+
+
+async def a_call(driver: Driver, run: ClaimedRun) -> None:
+    call = UpdateCall(MARK, msgspec.Raw(b"[1]"), "c")
+    assert (await driver.engine.updates.ask(run.instance_id, call)).status == "PENDING"
+    page = await read(driver, run.run_lease)
+    assert ([record.name for record in page.records], page.mail) == ([MARK], 1)
+    assert await finish(driver, run.run_lease, mail=1)
+    assert (await driver.engine.updates.get(run.instance_id, "c")).status == "UNANSWERED"
+
+
+async def an_answer(driver: Driver, run: ClaimedRun) -> None:
+    await driver.engine.updates.ask(run.instance_id, UpdateCall("set", msgspec.Raw(b"[1]"), "c"))
+    [asked] = (await read(driver, run.run_lease)).records
+    new = [NewRecord(kind, "c", "set", f'{{"value":"{MARK}"}}', rules=3) for kind in (16, 17)]
+    await append(driver, run.run_lease, *new, after=asked.pos, mail=1)
+    assert [record.kind for record in (await read(driver, run.run_lease)).records] == [15, 16, 17]
+    assert (await driver.engine.updates.get(run.instance_id, "c")).status == "DONE"
+    assert await finish(driver, run.run_lease, mail=1)
+
+
+async def a_refusal(driver: Driver, run: ClaimedRun) -> None:
+    """Not being a record, it is never found; done twice it is the same."""
+    await driver.engine.updates.ask(run.instance_id, UpdateCall("set", msgspec.Raw(b"[1]"), "c"))
+    [asked] = (await read(driver, run.run_lease)).records
+    refusal = NewRecord(18, "c", str(asked.pos), f'{{"refused":"{MARK}"}}', rules=3)
+    await append(driver, run.run_lease, refusal, after=asked.pos, mail=1)
+    assert (await read(driver, run.run_lease)).records == []
+    assert (await driver.engine.updates.get(run.instance_id, "c")).reason == MARK
     assert await finish(driver, run.run_lease, mail=1)
 
 

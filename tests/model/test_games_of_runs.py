@@ -18,6 +18,7 @@ from tests.engine.driver import Driver
 MOVES = 40
 READY, LOCKED, PARKED, BACKOFF, ENDED = 0, 1, 2, 4, -1
 MESSAGE, ENDED_CHILD, BEGUN, DROPPED = 6, 8, 10, 14
+ASKED, ACCEPTED, ANSWERED, REFUSED = 15, 16, 17, 18
 AUDIT = CodeWorkflow("audit")
 
 
@@ -107,6 +108,43 @@ class Life:
         self.records.append((MESSAGE, ""))
         self.mail += 1
         self.state = READY if self.state == PARKED else self.state
+
+    async def ask(self) -> None:
+        """A call of an update; twice is once. Nobody waits for its answer."""
+        self.asked += 1
+        id = f"c{self.asked}"
+        for _ in range(self.source.randint(1, 2)):
+            found = await self.engine.engine.updates.ask(self.instance, UpdateCall("set", Raw(b"[1]"), id))
+            assert found.status == "PENDING"
+        self.records.append((ASKED, id))
+        self.open_calls.append(id)
+        self.mail += 1
+        self.state = READY if self.state == PARKED else self.state
+
+    async def answer(self) -> None:
+        """A call that was read is refused, and leaves the journal, or is accepted and answered. An answer that came
+        before stays."""
+        assert self.run is not None
+        rows = [(pos, self.records[n][1]) for n, (pos, kind) in enumerate(self.positions()) if kind == ASKED]
+        rows = [(pos, id) for pos, id in rows if pos <= self.known and (ACCEPTED, id) not in self.records]
+        if not rows:
+            return
+        position, id = self.source.choice(rows)
+        refuses = self.source.random() < 0.5
+        if refuses:
+            new = [runs.NewRecord(REFUSED, id, str(position), '{"refused":"no"}', rules=3)]
+            self.records.remove((ASKED, id))
+        else:
+            value = '{"value":7}'
+            new = [runs.NewRecord(kind, id, "set", value, rules=3) for kind in (ACCEPTED, ANSWERED)]
+            self.records += [(ACCEPTED, id), (ANSWERED, id)]
+        answer = await runs.append(self.engine, self.run.run_lease, *new, after=self.known, mail=self.seen)
+        self.expiries = self.blocks = 0
+        if answer.mail == self.seen:
+            self.known = answer.placed[-1].pos
+        if id in self.open_calls:
+            self.open_calls.remove(id)
+            self.answers[id] = "REFUSED" if refuses else "DONE"
 
     def positions(self) -> list[tuple[int, int]]:
         """Of the records, each with its kind."""
@@ -243,7 +281,10 @@ class Life:
         if self.is_awaited:
             await self.end_child()
         page = await runs.read(self.engine, self.run.run_lease)
-        kept = [record.pos for record in page.records if record.kind == MESSAGE and self.source.random() < 0.5]
+        records = [record for record in page.records if record.kind in (MESSAGE, ASKED)]
+        records = [record for record in records if (ACCEPTED, record.path) not in self.records]
+        records = [record for record in records if self.source.random() < 0.5]
+        kept = [record.pos for record in records]
         self.continued += 1
         for _ in range(self.source.randint(1, 2)):  # twice is once
             done = await runs.continue_as_new(
@@ -284,7 +325,11 @@ class Life:
             choices.append((None, failed[-1] if failed else len(self.records)))
         path, first = self.source.choice(choices)
         await self.engine.engine.instances.retry_run(self.instance, path)
-        kept = [record for n, record in enumerate(self.records) if n < first or record[0] in (MESSAGE, BEGUN, DROPPED)]
+        kept = [
+            record
+            for n, record in enumerate(self.records)
+            if n < first or record[0] in (MESSAGE, BEGUN, DROPPED, ASKED)
+        ]
         self.records, self.state = kept, READY
         self.mail = self.expiries = self.blocks = 0
 
@@ -351,6 +396,9 @@ class Life:
             await self.read()
         assert await runs.finish(self.engine, self.run.run_lease, mail=self.seen)
         assert await self.engine.status(self.instance) == "COMPLETED"
+        for id in (*self.open_calls, *self.answers):
+            found = await self.engine.engine.updates.get(self.instance, id, 10)
+            assert found.status == self.answers.get(id, "UNANSWERED"), "answered once, or known as unanswered"
 
 
 @pytest.mark.parametrize("seed", range(8))

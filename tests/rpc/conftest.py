@@ -109,6 +109,8 @@ class Google:
     penstock_grpc: ModuleType
     schedules: ModuleType
     schedules_grpc: ModuleType
+    updates: ModuleType
+    updates_grpc: ModuleType
     repair: ModuleType
     repair_grpc: ModuleType
     batches: ModuleType
@@ -125,6 +127,7 @@ def google(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Google]:
         "workflow/v1/engine.proto": "workflow_v1_engine",
         "penstock/v1/worker.proto": "penstock_v1_worker",
         "penstock/v1/schedules.proto": "penstock_v1_schedules",
+        "penstock/v1/updates.proto": "penstock_v1_updates",
         "penstock/v1/repair.proto": "penstock_v1_repair",
         "penstock/v1/batches.proto": "penstock_v1_batches",
         "penstock/v1/runs.proto": "penstock_v1_runs",

@@ -29,11 +29,13 @@ from penstock.wire import penstock_v1 as w
 from penstock.wire import repair_v1 as r
 from penstock.wire import runs_v1 as c
 from penstock.wire import schedules_v1 as s
+from penstock.wire import updates_v1 as u
 from penstock.wire import workflow_v1 as m
 from penstock.wire.codec import encode_message, package_at
 from penstock.wire.model import Park, PublishRequest, StartRequest
 from penstock.wire.schedule import ScheduleSpec
 from penstock.wire.start import Throttle
+from penstock.wire.update import UpdateCall
 from tests.engine.conftest import MakeDriver, make_driver
 from tests.rpc.conftest import Google
 from tests.rpc.raw import framed
@@ -129,13 +131,20 @@ class Target:
             self.samples[SCHEDULES + name] = encode_message(kind("nightly", spec))
         for kind in SCHEDULE_REQUESTS:
             self.samples[SCHEDULES + kind.__name__.removesuffix("Request")] = encode_message(kind("nightly"))
+        call = UpdateCall("set_limit", b"[1]", "u")
+        self.samples["/penstock.v1.Updates/AskRun"] = encode_message(u.AskRunRequest("1f", call))
+        self.samples["/penstock.v1.Updates/GetRunUpdate"] = encode_message(u.GetRunUpdateRequest("1f", "u"))
+        self.samples["/penstock.v1.Updates/GetRunView"] = encode_message(u.GetRunViewRequest("1f", "order_id"))
+        for request in FLOW_REQUESTS:
+            self.samples[FLOW + type(request).__name__.removesuffix("Request")] = encode_message(request)
         for name, request in REPAIRS.items():
             self.samples[REPAIR + name] = encode_message(request)
         self.samples |= {path: encode_message(request) for path, request in BATCHES.items()}
         for name, request in RUN_REQUESTS.items():
             self.samples[RUNS + name] = encode_message(request)
         modules = {
-            "WorkflowEngine": google.workflow, "Worker": google.penstock, "Schedules": google.schedules,
+            "WorkflowEngine": google.workflow, "Worker": google.penstock, "Flow": google.penstock,
+            "Schedules": google.schedules, "Updates": google.updates,
             "Repair": google.repair, "Batches": google.batches, "Runs": google.runs,
         }  # fmt: skip
         self.theirs: dict[str, Any] = {}

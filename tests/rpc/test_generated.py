@@ -26,6 +26,8 @@ from penstock.wire import (
     schedule,
     schedules_v1,
     start,
+    update,
+    updates_v1,
     workflow_v1,
 )
 from penstock.wire.codec import (
@@ -76,6 +78,7 @@ PACKAGES = [
     (workflow_v1, "workflow.v1", "workflow/v1/engine.proto"),
     (penstock_v1, "penstock.v1", "penstock/v1/worker.proto"),
     (schedules_v1, "penstock.v1", "penstock/v1/schedules.proto"),
+    (updates_v1, "penstock.v1", "penstock/v1/updates.proto"),
     (repair_v1, "penstock.v1", "penstock/v1/repair.proto"),
     (runs_v1, "penstock.v1", "penstock/v1/runs.proto"),
     (batches_v1, "penstock.v1", "penstock/v1/batches.proto"),

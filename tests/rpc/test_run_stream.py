@@ -10,7 +10,7 @@ import trio
 from grpclib.const import Status
 from psycopg import OperationalError
 
-from penstock.engine.queues.journal_items import RULES
+from penstock.engine.queues.journal_items import RULES, UPDATE_RULES
 from penstock.engine.runs.code import CodeWorkflow
 from penstock.rpc import run_stream_handler
 from penstock.settings import DispatchMode
@@ -213,7 +213,9 @@ async def test_an_older_app_gets_no_run_of_newer_rules(driver: Driver, grpc: Ser
     await driver.engine.code.start(ORDER, id="new")
     run = await new.run()
     assert run.rules == RULES
-    records = [w.RunRecord(kind=1, path="/0", payload="1", attempt=1, rules=rules) for rules in (RULES, RULES + 1)]
+    records = [
+        w.RunRecord(kind=1, path="/0", payload="1", attempt=1, rules=rules) for rules in (RULES, UPDATE_RULES + 1)
+    ]
     items = [w.RunAppend(run.job_id, run.attempt, records=[record]) for record in records]
     written, refused = await new.append(*items)
     assert (written.outcome, refused.outcome) == (w.OutcomeCode.OK, w.OutcomeCode.INVALID)

@@ -46,6 +46,7 @@ FILES = (
     ("workflow/v1/engine.proto", "workflow.v1"),
     ("penstock/v1/worker.proto", "penstock.v1"),
     ("penstock/v1/schedules.proto", "penstock.v1"),
+    ("penstock/v1/updates.proto", "penstock.v1"),
     ("penstock/v1/repair.proto", "penstock.v1"),
     ("penstock/v1/batches.proto", "penstock.v1"),
     ("penstock/v1/runs.proto", "penstock.v1"),

@@ -37,6 +37,7 @@ from penstock.wire.model import Park, StartRequest
 from penstock.wire.queue import QueuePolicy, Rate
 from penstock.wire.schedule import ScheduleSpec
 from penstock.wire.start import Debounce, Throttle
+from penstock.wire.update import UpdateCall
 from tests.engine import runs
 from tests.engine.driver import Driver
 from tests.postgres import PostgresServer, apply_schema, run_directory, shared_server
@@ -160,6 +161,12 @@ async def _populate_additions(driver: Driver, waiting: str) -> None:
     other = (await runs.begin(driver, id="done-run")).run_lease
     await runs.append(driver, other, runs.done("/1"))
     assert await runs.finish(driver, other, "result")
+    asked = await runs.begin(driver, id="asked-run")
+    for id in ("answered", "kept"):
+        await driver.engine.updates.ask(asked.instance_id, UpdateCall("set_limit", msgspec.Raw(b"[5]"), id))
+    first = (await runs.read(driver, asked.run_lease)).records[0]
+    answer = [NewRecord(kind, first.path, first.name or "", '{"value":1}', rules=3) for kind in (16, 17)]
+    await runs.append(driver, asked.run_lease, *answer, after=first.pos, mail=2)
     declared = {"searchAttributes": {"from": "STRING"}}
     await driver.upload(linear(1, definition_id="parked", job_type="parked") | declared)
     await driver.start("parked", {"from": "parked"}, business_key="parked")

@@ -47,6 +47,7 @@ export type QueueRow = Schemas["QueueRow"];
 export type OpenJob = Schemas["OpenJobView"];
 export type TimerView = Schemas["TimerView"];
 export type JournalRecord = Schemas["JournalRecord"];
+export type RunUpdate = Schemas["RunUpdate"];
 export type RejectedMessage = Schemas["RejectedMessage"];
 export type Branch = Schemas["Branch"];
 export type UserTask = Schemas["UserTask"];

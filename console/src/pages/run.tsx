@@ -3,7 +3,7 @@
 import { keepPreviousData, useInfiniteQuery, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { Link } from "wouter";
-import { type Branch, engine, type JournalRecord, newKey } from "../api/client";
+import { type Branch, engine, type JournalRecord, newKey, type RunUpdate } from "../api/client";
 import { Dialog } from "../parts/dialog";
 import { later } from "../parts/later";
 import { Empty, Problem, Skeleton } from "../parts/states";
@@ -76,6 +76,59 @@ function SendMessage({ id, waitsFor }: { id: string; waitsFor: string | undefine
             <textarea id="message-payload" name="payload" className="in mono" rows={6} spellCheck={false} />
           </div>
           <Force />
+        </Dialog>
+      )}
+    </p>
+  );
+}
+
+/** The names of the updates that a run serves. */
+export function updatesOf(branches: Branch[]): string[] {
+  return branches.flatMap((branch) => [...(branch.kind === "update" && branch.name !== undefined ? [branch.name] : []), ...updatesOf(branch.children ?? [])]);
+}
+
+/** What became of a call, in a sentence. */
+export function answerText(name: string, { status, value, reason }: RunUpdate): string {
+  if (status === "DONE") return `${name} answered ${JSON.stringify(value ?? null)}.`;
+  if (status === "PENDING") return `${name} has not answered yet. The call is kept.`;
+  return `${name}: ${status === "REFUSED" ? "the call was refused" : status === "FAILED" ? "the handler failed" : "the run ended without an answer"}: ${reason}`;
+}
+
+/** One key per form: pressing the button twice makes one call. */
+function CallUpdate({ id, names }: { id: string; names: string[] }) {
+  const operates = useCan("operate");
+  const queries = useQueryClient();
+  const [key, setKey] = useState<string>();
+  const [answer, setAnswer] = useState<string>();
+  if (!operates || names.length === 0) return null;
+  const act = async (form: FormData) => {
+    const given = String(form.get("arguments")).trim() || "[]";
+    JSON.parse(given); // what is no JSON is told here
+    const name = String(form.get("name"));
+    setAnswer(answerText(name, await engine.askRun(id, name, given, key!)));
+    await queries.invalidateQueries({ queryKey: ["tree", id] });
+  };
+  return (
+    <p className="note">
+      <button type="button" className="btn sm" onClick={() => setKey(newKey())}>
+        Call an update…
+      </button>
+      {answer !== undefined && <span role="status"> {answer}</span>}
+      {key !== undefined && (
+        <Dialog title="Call an update of this run" verb="Call" close={() => setKey(undefined)} act={act}>
+          <p>The run checks the call and answers it.</p>
+          <div className="field">
+            <label htmlFor="update-name">Name</label>
+            <select id="update-name" name="name" className="in mono">
+              {names.map((name) => (
+                <option key={name}>{name}</option>
+              ))}
+            </select>
+          </div>
+          <div className="field">
+            <label htmlFor="update-arguments">Arguments, as a JSON list or object; empty: none</label>
+            <textarea id="update-arguments" name="arguments" className="in mono" rows={4} spellCheck={false} />
+          </div>
         </Dialog>
       )}
     </p>

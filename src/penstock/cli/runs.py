@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from penstock.durable.local import LocalRuns
     from penstock.durable.remote_runs import RemoteRuns
     from penstock.engine.runs.runs import Raised
+    from penstock.wire.update import RunUpdate
 
     AnyRuns = LocalRuns | RemoteRuns
 
@@ -39,6 +40,9 @@ T = TypeVar("T")
 SHOWN_MAX_CHARS = 200
 ENGINE_AWAY_S: Final = 5.0
 """So long an engine is waited for: people do."""
+ASK_WAIT_S: Final = 15
+"""Of one request for the answer of an update."""
+_ENDED: Final = {"REFUSED": "was refused:", "FAILED": "failed:", "UNANSWERED": "was not answered: the run is"}
 
 app = typer.Typer(
     name="runs",
@@ -191,6 +195,51 @@ def send(
 
     on_run(id, at, token_file, lambda runs, found: runs.send(found, name, text, dedup, id=id, force=force))
     print_done({"id": id, "sent": name}, f"sent {name} to {id}", as_json=as_json)
+
+
+@app.command(name="ask")
+def call_update(
+    id: IdArgument,
+    name: Annotated[str, typer.Argument(help="Of the update: its handler in the workflow function.")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="By position. JSON; what is none is taken for text.", metavar="[JSON]…")
+    ] = None,
+    update_id: Annotated[
+        str | None, typer.Option(help="A second call with it is the same one, and gets the same answer.")
+    ] = None,
+    timeout: Annotated[int, typer.Option(help="Seconds to wait for the answer. The call is kept.", min=0)] = 15,
+    at: AtOption = None,
+    token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Call an update of a run, and print its answer. Exit code 1 for a call that is refused, has failed, or will not be
+    answered; 3 for one that has no answer yet."""
+    given = f"[{', '.join(map(_payload, arguments or ()))}]"
+    call_id = update_id or uuid4().hex
+
+    async def made(runs: AnyRuns, found: str) -> tuple[RunUpdate, Any]:
+        import msgspec
+
+        from penstock.wire.update import UpdateCall
+
+        call = UpdateCall(name, msgspec.Raw(given.encode()), call_id, min(timeout, ASK_WAIT_S))
+        answer = await runs.ask(found, call, id=id)
+        ends = time.monotonic() + timeout
+        while answer.status == "PENDING" and (left_s := ends - time.monotonic()) > 0:
+            answer = await runs.find_update(found, call_id, max(1, min(round(left_s), ASK_WAIT_S)), id=id)
+        return answer, msgspec.json.decode(msgspec.json.encode(answer.value))
+
+    answer, value = on_run(id, at, token_file, made)
+    if as_json:
+        print_json({"id": call_id, "status": answer.status, "value": value, "reason": answer.reason})
+    elif answer.status == "DONE":
+        echo(json.dumps(value, ensure_ascii=False))
+    elif answer.status == "PENDING":
+        echo(f"no answer yet: ask again with --update-id {call_id}", err=True)
+    else:
+        echo(f"penstock: update {name} {_ENDED[answer.status]} {answer.reason}", err=True)
+    if answer.status != "DONE":
+        raise typer.Exit(3 if answer.status == "PENDING" else 1)
 
 
 @app.command()

@@ -12,8 +12,9 @@ import msgspec
 
 from penstock.client.caller import Caller, every_item
 from penstock.client.encoding import to_json
-from penstock.client.operation import GetJournal, GetTree, ResolveMessage, SendMessage
-from penstock.wire.model import JournalRecord, RunTree
+from penstock.client.operation import ResolveMessage, SendMessage
+from penstock.wire import repair_v1 as w
+from penstock.wire.model import Instance, JournalRecord, RunTree
 from penstock.wire.page import Page
 
 
@@ -92,12 +93,12 @@ class RunCalls(Caller):
             NotFound: no such run.
             Conflict: the instance is none of code.
         """
-        return await self.call(GetJournal(instance_id=instance_id, cursor=cursor, limit=limit))
+        return await self.call(RowCall(instances.GET_JOURNAL, instances.GetJournal(instance_id, cursor, limit)))
 
     def iterate_journal(self, instance_id: str) -> AsyncIterator[JournalRecord]:
         """Read a run's whole journal, oldest first, as you go. Raises as ``get_journal``."""
         return every_item(lambda cursor: self.get_journal(instance_id, cursor=cursor))
 
     async def get_tree(self, instance_id: str) -> RunTree:
-        """A run's branches: what they did, what they wait for, and since when. Raises as ``get_journal``."""
-        return await self.call(GetTree(instance_id=instance_id))
+        """Return a run's branches: what they did, what they wait for, and since when. Raises as ``get_journal``."""
+        return await self.call(RowCall(instances.GET_TREE, w.GetTreeRequest(instance_id)))

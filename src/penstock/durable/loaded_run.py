@@ -348,8 +348,12 @@ class LoadedRun:
         while self.outbox and len(batch) < APPEND_MAX_RECORDS:
             if (size := size + len((self.outbox[0].payload or "").encode())) > APPEND_MAX_BYTES and batch:
                 break
+            if batch and (batch[-1].kind is JournalKind.REFUSED) != (self.outbox[0].kind is JournalKind.REFUSED):
+                break
             batch.append(self.outbox.popleft())
-        batch, asked_at = self.activation.marked(batch), trio.current_time()
+        if batch[0].kind is not JournalKind.REFUSED:  # these are not stored: they would lose a mark
+            batch = self.activation.marked(batch)
+        asked_at = trio.current_time()
         try:
             stored = await self._ask(lambda: self.keeper.backend.append(self.leased, batch, self.pos, self.mail))
         except JournalFull as error:
@@ -366,7 +370,7 @@ class LoadedRun:
 
     def _apply_records(self, record: Record, *, replaying: bool = False, behind: bool = False) -> None:
         self.pos = record.pos
-        self.records += 1
+        self.records += -1 if record.kind is JournalKind.REFUSED else 1
         limits = self.keeper.limits
         if self.records > limits.journal_max_records:
             self.overflow = f"{self.records:,} records; {limits.journal_max_records:,} at most. {SHORTER}"

@@ -33,8 +33,11 @@ NO_VARIABLES: Final[Mapping[str, frozenset[str]]] = {
 }
 """Free JSON without variables of instances, by class: which instances were asked for, what an expression made of those
 that are not hidden, what the request itself brought."""
-NESTED: Final = frozenset({("JournalRecord", "payload"), ("RejectedMessage", "payload")})
-"""Free JSON that may be an object of variables, and may hold such objects: arguments, results, messages of a run."""
+NESTED: Final = {("JournalRecord", "payload"): 4, ("RejectedMessage", "payload"): 1, ("RunTree", "views"): 1}
+"""Free JSON that may be an object of variables, and may hold such objects, so many levels below: arguments, results,
+messages, answers, views of a run. A record by which a run continues holds what it shows by key, as text."""
+NAMING: Final = {"getRunView": "key"}
+"""The parameter of a route that names the value which is asked for."""
 
 _read_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _read_list = msgspec.json.Decoder(list[msgspec.Raw]).decode

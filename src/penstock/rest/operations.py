@@ -12,7 +12,8 @@ from typing import Final
 
 import msgspec
 
-from penstock.access.roles import Permission
+from penstock.api import ROWS, batches, definitions, instances, messages, repair, runs, schedules, tasks, updates
+from penstock.api.permission import Permission
 from penstock.engine.instances.views import InstanceSummary, Whereabouts
 from penstock.rest.codec import MessageBody, ResolveBody, WatchBody
 from penstock.rest.definitions import DefinitionRoutes
@@ -374,8 +375,9 @@ OPERATIONS: Final[Sequence[RestOperation]] = (
         answer_type="text/html", answer_description="A page that loads nothing from other hosts.",
     ),
     *FOR_PEOPLE,
-    *OF_SCHEDULES,
-    *OF_BATCHES,
+    *routes_of(schedules),
+    *routes_of(updates),
+    *routes_of(batches),
 )  # fmt: skip
 LIVE: Final = next(operation for operation in OPERATIONS if operation.path == LIVE_PATH)
 START: Final = next(operation for operation in OPERATIONS if operation.id == "startInstance")

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
 from quart import Response, request
 
 from penstock.engine.engine import Engine
 from penstock.engine.requests.payload import check_text
-from penstock.engine.runs.runs import JOURNAL_PAGE_MAX
 from penstock.errors import BadRequest
 from penstock.loop.offload import run_sized
 from penstock.rest.codec import MessageBody, ResolveBody, decoder, given_value
-from penstock.rest.exchange import NO_CONTENT, Reply, text_header
-from penstock.rest.reading import body_of, query_number, query_text, respond
+from penstock.rest.exchange import NO_CONTENT, text_header
+from penstock.rest.reading import body_of, respond
 from penstock.rest.starts import IDEMPOTENCY_KEY
 
 MESSAGE_NAME_MAX_CHARS: Final = 256
 
 _read_message = decoder(MessageBody)
 _read_resolve = decoder(ResolveBody)
-_encode = msgspec.json.Encoder().encode
 
 
 class RunRoutes:
@@ -29,16 +26,6 @@ class RunRoutes:
 
     def __init__(self, engine: Engine) -> None:
         self._runs, self._limits = engine.runs, engine.limits
-
-    async def journal(self, id: str) -> Response:
-        """``GET /v1/instances/{id}/journal``"""
-        limit = min(max(query_number(request, "limit", JOURNAL_PAGE_MAX), 1), JOURNAL_PAGE_MAX)
-        found = await self._runs.journal(id, query_text(request, "cursor"), limit)
-        return respond(Reply(200, _encode(found)))
-
-    async def tree(self, id: str) -> Response:
-        """``GET /v1/instances/{id}/tree``"""
-        return respond(Reply(200, _encode(await self._runs.tree(id))))
 
     async def send(self, id: str) -> Response:
         """``POST /v1/instances/{id}/messages``"""

@@ -17,14 +17,15 @@ import msgspec
 import trio
 
 from penstock.access.identity import check_app, may
-from penstock.access.roles import Permission
+from penstock.api.permission import Permission
 from penstock.core.graph.definition import BUSINESS_KEY_MAX_CHARS
 from penstock.core.rules.state import InstanceStatus
 from penstock.engine.engine import Engine
 from penstock.engine.jobs.streams import JobStream
 from penstock.engine.queues.journal_items import (
     PATH_MAX_CHARS,
-    RULES,
+    UPDATE_RULES,
+    WATCH,
     ClaimedRun,
     JournalPage,
     JournalRow,
@@ -55,8 +56,8 @@ RECORD_BYTES: Final = 100
 """Of a record, beside its path and its payload."""
 PAUSE_MAX_MS: Final = (1 << 32) - 1
 NUMBER_MAX: Final = (1 << 31) - 1
-KINDS: Final = frozenset({1, 2, 3, 4, 5, 9})
-"""Of records that executors append: done, failed, stopped, abandoned, clock, retry."""
+KINDS: Final = frozenset({1, 2, 3, 4, 5, 9, 16, 17, 18})
+"""Of records that executors append: done, failed, stopped, abandoned, clock, retry; accepted, answered, refused."""
 
 TOO_OLD: Final = (
     "an App with a newer penstock has gone on with this run, by rules that this one does not know: "
@@ -110,6 +111,7 @@ class RunStreamHandler:
         self._describing = 0
         self._claimed: deque[tuple[w.Run, int]] = deque()
         self._mail: dict[str, int] = {}
+        self._watches: dict[str, None] = {}  # runs of which somebody waits for what they show
         self._job_ids: dict[int, str] = {}  # by instance, of what the executor has
         self.pending_bytes = 0
 
@@ -123,7 +125,9 @@ class RunStreamHandler:
             while True:
                 for mail in await journal.wait_mailbox(holder):
                     job_id = self._job_ids.get(mail.instance)
-                    if job_id is not None:
+                    if job_id is not None and mail.mail == WATCH:
+                        self._watches[job_id] = None
+                    elif job_id is not None:
                         self._mail[job_id] = mail.mail
                 self._wake()
         finally:
@@ -217,7 +221,7 @@ class RunStreamHandler:
         try:
             runs = await self._engine.code.claimed(jobs)
             beyond = set[int]()
-            if self._rules < RULES:
+            if self._rules < UPDATE_RULES:
                 beyond = await self._engine.code.beyond_rules([run.run_lease.instance for run in runs], self._rules)
             for job, claimed in zip(jobs, runs, strict=True):
                 if claimed.run_lease.instance in beyond:
@@ -265,6 +269,9 @@ class RunStreamHandler:
         if self._mail:
             message.mail += [w.RunMail(job_id, mail) for job_id, mail in self._mail.items()]
             self._mail.clear()
+        if self._watches:
+            message.mail += [w.RunMail(job_id, WATCH) for job_id in self._watches]
+            self._watches.clear()
         self._read_on()
         return count
 
@@ -282,7 +289,7 @@ class RunStreamHandler:
         answer.reread = appended.reread or appended.mail != item.mail
         if not answer.reread:
             answer.positions = [f"{place.pos:x}" for place in appended.placed]
-            answer.at = _time(appended.placed[0].at)
+            answer.at = time_of(appended.placed[0].at)
 
     async def _park(self, held: RunLease, item: w.RunPark, answer: w.RunParked) -> None:
         journal = self._engine.journal
@@ -380,7 +387,8 @@ def _records_size(records: Sequence[w.RunRecord]) -> int:
     return sum(RECORD_BYTES + len(record.path) + len(record.payload or "") for record in records)
 
 
-def _time(seconds: float) -> datetime:
+def time_of(seconds: float) -> datetime:
+    """Return a time of a journal, in seconds since 1970."""
     return datetime.fromtimestamp(seconds, UTC)
 
 
@@ -406,8 +414,8 @@ def _new_record(record: w.RunRecord) -> NewRecord:
     """Raises BadRequest for what is none of an executor's, and would be refused by the database only."""
     if record.kind not in KINDS:
         raise BadRequest(f"kind: {record.kind} is none that an executor writes")
-    if (record.rules or 0) > RULES:
-        raise BadRequest(f"rules: this engine knows versions of them up to {RULES}")
+    if (record.rules or 0) > UPDATE_RULES:
+        raise BadRequest(f"rules: this engine knows versions of them up to {UPDATE_RULES}")
     if record.attempt < 0 or (record.took_ms or 0) > NUMBER_MAX:
         raise BadRequest(f"attempt, took_ms: are between 0 and {NUMBER_MAX}")
     if record.payload is not None and not record.payload.startswith("~"):
@@ -425,7 +433,8 @@ def _new_record(record: w.RunRecord) -> NewRecord:
     )
 
 
-def _shown(row: JournalRow) -> w.RunRecord:
+def run_record(row: JournalRow) -> w.RunRecord:
+    """Return a record as executors read it."""
     return w.RunRecord(
         kind=row.kind,
         path=row.path,
@@ -437,12 +446,12 @@ def _shown(row: JournalRow) -> w.RunRecord:
         mark=row.mark,
         rules=row.rules,
         position=f"{row.pos:x}",
-        at=_time(row.at),
+        at=time_of(row.at),
     )
 
 
 def _fill(answer: w.RunPage, page: JournalPage) -> w.RunPage:
-    answer.records = [_shown(row) for row in page.records]
+    answer.records = [run_record(row) for row in page.records]
     answer.mail, answer.more = page.mail or 0, page.more
     return answer
 
@@ -458,8 +467,8 @@ def _run(job: Job, claimed: ClaimedRun, rules: int) -> tuple[w.Run, int]:
         job_type=claimed.job_type,
         instance_id=claimed.instance_id,
         arguments=arguments,
-        started_at=_time(claimed.started_at),
-        taken_at=_time(claimed.taken_at),
+        started_at=time_of(claimed.started_at),
+        taken_at=time_of(claimed.taken_at),
         lease_ms=max(round(1_000 * claimed.lease_left_s), 0),
         fresh=is_fresh,
         expiries=claimed.expiries,

@@ -11,7 +11,7 @@ import msgspec
 from grpclib.const import Handler
 
 from penstock.access.identity import actor, check_app, may
-from penstock.access.roles import Permission
+from penstock.api.permission import Permission
 from penstock.core.graph.definition import BUSINESS_KEY_MAX_CHARS
 from penstock.engine.definitions.definitions import app_of
 from penstock.engine.engine import Engine
@@ -20,6 +20,7 @@ from penstock.engine.runs.code import CodeWorkflow
 from penstock.errors import BadRequest
 from penstock.rpc.methods import unary
 from penstock.rpc.reading import read_variables, required
+from penstock.rpc.run_stream_handler import run_record, time_of
 from penstock.store.rows.origins import OriginRow
 from penstock.wire import runs_v1 as w
 from penstock.wire.model import Instance, RunTree, StartRequest
@@ -51,6 +52,8 @@ class RunService:
             "Ended": unary(self.ended, w.EndedRunsRequest, w.EndedRunsResponse),
             "Tree": unary(self.tree, w.RunTreeRequest, RunTree),
             "Journal": unary(self.journal, w.RunJournalRequest, w.RunJournalResponse),
+            "Records": unary(self.records, w.RunRecordsRequest, w.RunRecordsResponse),
+            "Adopt": unary(self.adopt, w.AdoptRunsRequest, w.AdoptRunsResponse),
         }
         return {_PREFIX + name: handler for name, handler in methods.items()}
 
@@ -169,3 +172,14 @@ class RunService:
             required(request.instance_id, "instance_id"), request.cursor or None, limit
         )
         return w.RunJournalResponse([msgspec.json.encode(record) for record in page.items], page.next or "")
+
+    async def records(self, request: w.RunRecordsRequest, _call: object) -> w.RunRecordsResponse:
+        """Return a page of them."""
+        instance_id = required(request.instance_id, "instance_id")
+        page = await self._engine.runs.records(instance_id, request.after or None)
+        began_at = await self._engine.runs.began_at(instance_id)
+        return w.RunRecordsResponse([run_record(row) for row in page.records], page.more, time_of(began_at))
+
+    async def adopt(self, request: w.AdoptRunsRequest, _call: object) -> w.AdoptRunsResponse:
+        """NOT_FOUND where no program without a name has served it."""
+        return w.AdoptRunsResponse(await self._engine.origins.adopt(required(request.workflow, "workflow")))

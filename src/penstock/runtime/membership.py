@@ -19,7 +19,7 @@ import trio
 from penstock import __version__
 from penstock.engine.engine import Engine
 from penstock.engine.queues.events import Events
-from penstock.engine.queues.journal_items import MailboxNews
+from penstock.engine.queues.journal_items import WATCH, MailboxNews
 from penstock.engine.queues.losses import Loss
 from penstock.errors import Conflict
 from penstock.log.log import get_logger
@@ -46,6 +46,7 @@ KEYS_MAX_ITEMS = 100
 log = get_logger(__name__)
 _read_mailbox = msgspec.json.Decoder(list[MailboxNews]).decode
 _read_keys = msgspec.json.Decoder(list[tuple[str, str]]).decode
+_read_instances = msgspec.json.Decoder(list[int]).decode
 _read_losses = msgspec.json.Decoder(list[Loss]).decode
 
 
@@ -70,7 +71,8 @@ class Membership:
         self._queued: set[str] = set()
         self._keys: dict[tuple[str, str], None] = {}
         self._losses: list[Loss] = []
-        self._mail: dict[tuple[str, int], MailboxNews] = {}
+        self._mail: dict[tuple[str, int, bool], MailboxNews] = {}
+        self._changed: dict[int, None] = {}  # runs that show something else, for those who wait elsewhere
         self._deaths = Deaths()
         self._timer_s: float | None = None
         self._unsent: list[str] = []
@@ -117,6 +119,7 @@ class Membership:
         events.armed.listen(self._on_timer)
         events.lost.listen(self._on_loss)
         events.mailed.listen(self._on_mailbox)
+        events.run_changed.listen(self._on_run_changed)
 
     async def leave(self) -> None:
         """Tell what was not told yet, and give the number back; best effort."""
@@ -178,11 +181,13 @@ class Membership:
         timer_s, self._timer_s = self._timer_s, None
         losses, self._losses = self._losses, []
         mail, self._mail = self._mail, {}
+        changed, self._changed = self._changed, {}
         self._unsent += [
             *self._json_payloads("h", keys),  # before what makes others look
             *self._payloads(queued, timer_s),
             *self._json_payloads("l", losses),
             *self._json_payloads("m", mail.values()),
+            *self._json_payloads("v", changed),
         ]
         if self._unsent and self.others:
             try:
@@ -229,7 +234,8 @@ class Membership:
         log.warning("the engine number was lost and replaced", number=self.number)
 
     # -- payloads: "<tag> q <type>\n<type>...", "<tag> t <seconds>", "<tag> l <losses, JSON>", "<tag> m <mail, JSON>",
-    # "<tag> h <flow keys, JSON>", "<tag> k" (API tokens), "<tag> f" (queues)
+    # "<tag> v <runs that changed, JSON>", "<tag> h <flow keys, JSON>", "<tag> k" (API tokens), "<tag> f" (queues),
+    # "sql r" (requests of SQL functions)
 
     def _payloads(self, queued: set[str], timer_s: float | None) -> list[str]:
         payloads: list[str] = []
@@ -240,7 +246,7 @@ class Membership:
             payloads.append(f"{self._tag} t {timer_s:.3f}")
         return payloads
 
-    def _json_payloads(self, kind: str, things: Iterable[Loss | MailboxNews | tuple[str, str]]) -> list[str]:
+    def _json_payloads(self, kind: str, things: Iterable[Loss | MailboxNews | tuple[str, str] | int]) -> list[str]:
         texts = [""]
         for thing in things:
             text = msgspec.json.encode(thing).decode()
@@ -268,6 +274,8 @@ class Membership:
             self.events.tokens_changed()
         elif kind == "f":
             engine.queues.hint()
+        elif kind == "r":
+            engine.sql_requests.hint()
         else:
             _on_notices(engine, kind, text)
 
@@ -288,7 +296,12 @@ class Membership:
 
     def _on_mailbox(self, mail: MailboxNews) -> None:
         if self.others and len(self._mail) < LOSSES_MAX_ITEMS:
-            self._mail[mail.holder, mail.instance] = mail
+            self._mail[mail.holder, mail.instance, mail.mail == WATCH] = mail
+            self._wake.set()
+
+    def _on_run_changed(self, instance: int) -> None:
+        if self.others and len(self._changed) < LOSSES_MAX_ITEMS:
+            self._changed[instance] = None
             self._wake.set()
 
     def _on_timer(self, seconds: float) -> None:
@@ -307,6 +320,9 @@ def _on_notices(engine: Engine, kind: str, text: str) -> None:
     elif kind == "m":
         for mail in _read_mailbox(text):
             engine.journal.hear(mail)
+    elif kind == "v":
+        for instance in _read_instances(text):
+            engine.journal.news.notify(instance)
 
 
 def _too_old(needed: int) -> str:

@@ -22,12 +22,13 @@ from penstock.durable.check import SavedRun
 from penstock.durable.child import ChildCall, ChildEnd
 from penstock.durable.codec import encode
 from penstock.durable.duration import Duration, seconds_of
-from penstock.durable.errors import PayloadTooLarge, Unencodable
+from penstock.durable.errors import PayloadTooLarge, Unencodable, UpdateFailed, UpdateRefused
 from penstock.durable.failure import describe
 from penstock.durable.forbidden import calls_checked, watch_bodies
 from penstock.durable.isolation import mute_replayed_logs
 from penstock.durable.step import Step, StepCall, StepInfo, current_sender, current_starter, current_step
 from penstock.durable.step_loop import Backend, WrongLibrary
+from penstock.durable.updates import Answer
 from penstock.durable.workflow import Workflow, workflow_in
 from penstock.kernel.drive import RunLimits
 from penstock.kernel.errors import Endless, NotAwaited, TooSlow
@@ -172,7 +173,7 @@ def run_workflow(  # type: ignore[misc]  # a parameter with the name of an optio
         args: its arguments, as ``kwargs``. Beside options, give those by keyword in a `functools.partial`.
         steps: stand-ins for steps, which are called otherwise; by workflow for children, which run in memory otherwise;
             by id for definitions, which have to be stood in for.
-        messages: what is sent to the run, each so long after its start.
+        messages: what is sent to the run, and calls of its updates (`Ask`), each so long after its start.
         cancel_after: a cancel from outside so long after the start.
         deadline: so long after its start the run is cancelled, as of `App.start`.
         seed: the run's id, which `rng` and `uuid4` follow from.
@@ -206,6 +207,34 @@ def run_workflow(  # type: ignore[misc]  # a parameter with the name of an optio
     if shadow:
         memory.check_elsewhere()
     return memory.seen(outcome)
+
+
+def _check_options(steps: object, messages: object, started_at: object, limits: object, max_records: object) -> None:
+    check_kind("steps", steps, Mapping, "a dictionary, as {charge: fake_charge}")
+    for key in cast("Mapping[object, object]", steps or {}):
+        check_kind(
+            "a key of steps", key, (Step, Workflow, str), "the @step or @workflow function, or a definition's id"
+        )
+    check_messages(messages)
+    check_kind("started_at", started_at, datetime, "a datetime")
+    check_kind("limits", limits, RunLimits, "a Limits")
+    check_int("max_records", max_records, 1)
+
+
+def check_messages(messages: object) -> None:
+    """Raise TypeError for what is no list of messages and calls of updates."""
+    check_kind("messages", messages, Sequence, 'a list, as [Message("approval", True)]')
+    for message in cast("Sequence[object]", messages):
+        if not isinstance(message, (Message, Ask)):
+            raise TypeError(wrong("messages", messages, 'a list, as [Message("approval", True)]'))
+
+
+def _record_of(message: Message | Ask) -> Record:
+    name = message.name
+    if isinstance(message, Message):
+        return Record(at=0, kind=JournalKind.MESSAGE, name=name, payload=encode(message.value, f"message {name!r}"))
+    text = encode(message.arguments, f"the arguments of update {name!r}")
+    return Record(at=0, kind=JournalKind.ASKED, path=message.id or name, name=name, payload=text)
 
 
 class Memory:
@@ -253,6 +282,11 @@ class Memory:
         self._planned += 1
         heapq.heappush(self._coming, (self._at + after_s, self._planned, what))
 
+    def send(self, messages: Sequence[Message | Ask]) -> None:
+        """Plan messages to the run, and calls of its updates."""
+        for message in messages:
+            self.plan(seconds_given(f"after of message {message.name!r}", message.after), _record_of(message))
+
     def run(self) -> Outcome:
         """To the end of the body, and of those that it continues as."""
         begun = False
@@ -294,6 +328,16 @@ class Memory:
         self.activation.issue_commands()
 
     def _run_one(self) -> None:
+        while True:
+            self._run_on()
+            answer = next((each for each in self._written if each.kind is JournalKind.ANSWERED), None)
+            if answer is None:
+                break
+            self._written.remove(answer)  # of a handler that ended with the run
+            self.deliver(answer)
+        self._written.clear()
+
+    def _run_on(self) -> None:
         while self.activation.result is None:  # another one after a crash
             self._check_awaited()
             if len(self.former) + len(self.journal) >= MAX_RECORDS:
@@ -324,12 +368,32 @@ class Memory:
     def deliver(self, record: Record) -> None:
         """Into the journal, and to the body."""
         self._ticks = self._ticks + 1 if record.kind is JournalKind.CLOCK else 0
-        told = record.kind in TOLD  # by others, who know nothing of marks
-        for each in [record] if told else self.activation.marked([record]):
-            stored = msgspec.structs.replace(each, at=self._at, pos=len(self.journal) + 1)
-            self.journal.append(stored)
+        unmarked = record.kind in TOLD or record.kind is JournalKind.REFUSED  # of others, or not stored
+        for each in [record] if unmarked else self.activation.marked([record]):
+            stored = msgspec.structs.replace(each, at=self._at, pos=(self.journal[-1].pos if self.journal else 0) + 1)
+            if each.kind in (JournalKind.ASKED, JournalKind.ANSWERED, JournalKind.REFUSED):
+                self.remember_call(each)
+            if each.kind is not JournalKind.REFUSED:
+                self.journal.append(stored)
             self.activation.apply_record(stored)
         self.activation.issue_commands()
+
+    def remember_call(self, record: Record) -> None:
+        """Keep what a test sees of a call. One that is refused leaves the journal."""
+        if record.kind is JournalKind.ASKED:
+            self.answers[record.path] = None
+            return
+        answer, name = decode(record.payload or "", Answer), record.name or ""
+        if record.kind is JournalKind.REFUSED:  # its name is the position of the call
+            asked = (JournalKind.ASKED, record.path)
+            name = next((each.name or "" for each in self.journal if (each.kind, each.path) == asked), "")
+            self.journal = [each for each in self.journal if (each.kind, each.path) != asked]
+        if answer.refused is not None:
+            self.answers[record.path] = UpdateRefused(name, answer.refused)
+        elif answer.error is not None:
+            self.answers[record.path] = UpdateFailed(name, answer.error.type_name, answer.error.message)
+        else:
+            self.answers[record.path] = msgspec.json.decode(answer.value)
 
     def seen(self, outcome: Outcome) -> WorkflowRun[Any]:
         """What a test sees of the run."""

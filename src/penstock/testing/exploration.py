@@ -59,6 +59,8 @@ class _Disturbed(Memory):
         if self.what == "lost" and record.path not in self.transactions:  # a step has worked, and nobody wrote it down
             if record.kind in TOLD:
                 self.journal.append(msgspec.structs.replace(record, at=self.now(), pos=len(self.journal) + 1))
+                if record.kind is JournalKind.ASKED:
+                    self.remember_call(record)
             self.crash()
         elif self.what != "cancel":
             super().deliver(record)
@@ -104,13 +106,13 @@ def explore(  # type: ignore[misc]  # a parameter with the name of an option: th
 
     The process dies before the record is written (the step has done its work, and is run again; not of a step that is a
     transaction, which is undone then), it dies after it, or the run is cancelled there. After a crash the run has to
-    end as it did undisturbed. Cancelled it has to end.
+    end as it did undisturbed, and its updates have to answer as they did. Cancelled it has to end.
 
     Args:
         workflow: the workflow.
         args: its arguments, as ``kwargs``. Beside options, give those by keyword in a `functools.partial`.
         steps: makes the stand-ins, as of `run_workflow`, anew for each run, so that what they did is of one run.
-        messages: what is sent to the run, each so long after its start.
+        messages: what is sent to the run, and calls of its updates (`Ask`), each so long after its start.
         check: is called with each run that has ended, whatever happened to it. It asserts what holds in all of them,
             such as that nothing is charged and not shipped.
         outcome: what has to be the same after a crash, from a run; by default its result or error, and its answers.
@@ -165,4 +167,10 @@ _WHAT = {"lost": "crashed before", "kept": "crashed after", "cancel": "cancelled
 
 
 def _outcome(run: WorkflowRun[Any]) -> object:
-    return repr_of(run.value) if run.error is None else describe(run.error)
+    ended = repr_of(run.value) if run.error is None else describe(run.error)
+    if not run.answers:
+        return ended
+    answers = {
+        id: describe(answer) if isinstance(answer, Exception) else repr_of(answer) for id, answer in run.answers.items()
+    }
+    return f"{ended}, its updates with {answers}"

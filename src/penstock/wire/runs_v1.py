@@ -6,6 +6,7 @@ From proto/penstock/v1/runs.proto, where it stands what each field means. Free-f
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated
 
 from msgspec import Struct, field
@@ -13,6 +14,9 @@ from msgspec import Struct, field
 from penstock.wire.codec import UINT32, Proto
 from penstock.wire.model import (
     Instance,
+)
+from penstock.wire.penstock_v1 import (
+    RunRecord,
 )
 from penstock.wire.start import Debounce, Dedupe, Throttle
 
@@ -25,6 +29,8 @@ class CodeWorkflow(Struct):
     queue: Annotated[str, Proto(3)] = ""
     origin: Annotated[str, Proto(4)] = ""
     arguments_schema: Annotated[bytes, Proto(5)] = b""
+    schedule: Annotated[bytes, Proto(6)] = b""
+    queue_policy: Annotated[bytes, Proto(7)] = b""
 
 
 class RegisterWorkflowsRequest(Struct):
@@ -156,3 +162,22 @@ class RunJournalRequest(Struct):
 class RunJournalResponse(Struct):
     records: Annotated[list[bytes], Proto(1)] = field(default_factory=list[bytes])
     next: Annotated[str, Proto(2)] = ""
+
+
+class RunRecordsRequest(Struct):
+    instance_id: Annotated[str, Proto(1)] = ""
+    after: Annotated[str, Proto(2)] = ""
+
+
+class RunRecordsResponse(Struct):
+    records: Annotated[list[RunRecord], Proto(1)] = field(default_factory=list[RunRecord])
+    more: Annotated[bool, Proto(2)] = False
+    began_at: Annotated[datetime | None, Proto(3)] = None
+
+
+class AdoptRunsRequest(Struct):
+    workflow: Annotated[str, Proto(1)] = ""
+
+
+class AdoptRunsResponse(Struct):
+    job_types: Annotated[list[str], Proto(1)] = field(default_factory=list[str])

@@ -33,6 +33,8 @@ __all__ = [
 PATH_MAX_CHARS: Final = 1_000
 RULES: Final = 2
 """The newest version of the rules by which executors deliver records (`kernel.record.RULES`)."""
+UPDATE_RULES: Final = 3
+"""Those of records about calls of updates (`kernel.record.UPDATE_RULES`): no older program gets a run that has one."""
 RULES_VERSION: Final = 21
 """The schema version whose engines know that there are such versions."""
 
@@ -52,12 +54,16 @@ class RecordKind(IntEnum):
     VIEW = 12
     ERROR = 13
     DROPPED = 14
+    ASKED = 15
+    ACCEPTED = 16
+    ANSWERED = 17
+    REFUSED = 18
 
 
 FAILED_KINDS: Final = (RecordKind.FAILED,)
 DONE_KINDS: Final = (RecordKind.DONE, RecordKind.CHILD, RecordKind.SUPPLIED)
 """What became of a step or a child that was not cancelled."""
-TOLD: Final = frozenset({RecordKind.MESSAGE, RecordKind.CANCEL, RecordKind.CHILD, RecordKind.DROPPED})
+TOLD: Final = frozenset({RecordKind.MESSAGE, RecordKind.CANCEL, RecordKind.CHILD, RecordKind.DROPPED, RecordKind.ASKED})
 """Records that others write, and that wake a run which waits."""
 
 
@@ -138,6 +144,10 @@ class ExtendedRun(NamedTuple):
 
     lease_left_s: float
     mail: int
+
+
+WATCH: Final = 0
+"""In place of how much mail there is: somebody waits for what the run shows."""
 
 
 class MailboxNews(NamedTuple):

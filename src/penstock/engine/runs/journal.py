@@ -6,7 +6,9 @@ counts what others wrote: parking and ending are refused while the holder has no
 
 from __future__ import annotations
 
+import hashlib
 import math
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeVar
@@ -19,14 +21,17 @@ from penstock.core.rules.state import InstanceStatus
 from penstock.engine.advance.timers import Timers
 from penstock.engine.group_commit.queue import RETRY_FIRST_S, RETRY_MAX_S, GroupCommitQueue
 from penstock.engine.jobs.jobs import Jobs
+from penstock.engine.queues.events import Events
 from penstock.engine.queues.heartbeats import HeartbeatCall
 from penstock.engine.queues.journal_items import (
     PATH_MAX_CHARS,
+    WATCH,
     AppendAnswer,
     ExtendedRun,
     JournalPage,
     MailboxNews,
     NewRecord,
+    RecordKind,
     RunEnd,
     RunLease,
 )
@@ -40,11 +45,12 @@ from penstock.engine.runs.journal_queues import (
     BlockItem,
     ContinueItem,
     FinishItem,
-    JournalLanes,
+    JournalQueues,
     NotifyItem,
     ParkItem,
     WakeItem,
 )
+from penstock.engine.runs.run_news import RunSubscriptions
 from penstock.errors import (
     BadRequest,
     Conflict,
@@ -73,6 +79,7 @@ MAIL_MAX_ITEMS: Final = 20_000
 REASON_MAX_BYTES: Final = 4_096
 RECORDS_MAX: Final = 5_000
 """Of one append."""
+_POSITION: Final = re.compile(r"\d{1,18}", re.ASCII)
 BRANCHES_MAX_DEPTH: Final = 110
 """Of objects and lists in what is told of a run's branches: what a step shows has 100 at most (`durable.codec`)."""
 CONTINUE_VERSION: Final = 18
@@ -86,11 +93,16 @@ class Mailbox:
 
     def __init__(self) -> None:
         self.news: dict[int, int] = {}
+        self.watches: set[int] = set()
         self.event = trio.Event()
 
     def hear(self, mail: MailboxNews) -> None:
         """Somebody has written into the journal of a run that it holds."""
-        if len(self.news) < MAIL_MAX_ITEMS or mail.instance in self.news:
+        if mail.mail == WATCH:
+            if len(self.watches) < MAIL_MAX_ITEMS:
+                self.watches.add(mail.instance)
+                self.event.set()
+        elif len(self.news) < MAIL_MAX_ITEMS or mail.instance in self.news:
             self.news[mail.instance] = max(mail.mail, self.news.get(mail.instance, 0))
             self.event.set()
 
@@ -111,7 +123,7 @@ class Journal:
         polls: Polls,
         jobs: Jobs,
         timers: Timers,
-        mailed: Callable[[MailboxNews], None],
+        events: Events,
     ) -> None:
         """``events`` are for other engines: mail for runs that their executors hold, and what runs show that somebody
         waits for there."""
@@ -120,11 +132,11 @@ class Journal:
         self._limits = PayloadLimits.of(settings)
         self._polls = polls
         self._jobs = jobs
-        self._mailboxes: dict[str, Mailbox] = {}
+        self._mailboxes: dict[str, Mailboxes] = {}
         self._appending_bytes = 0
         self._may_continue = self._may_list = False
-        self._mailed_elsewhere = mailed
-        self.commit_queues = JournalLanes(
+        self._mailed_elsewhere, self.news = events.mailed, RunSubscriptions(events.run_changed)
+        self.commit_queues = JournalQueues(
             database,
             settings,
             metrics,
@@ -133,6 +145,7 @@ class Journal:
             queued=polls.came_to_queue,
             freed=polls.came_back,
             mailed=self._mailed,
+            news=self.news,
         )
 
     def batchers(self) -> list[GroupCommitQueue[Any]]:
@@ -160,7 +173,7 @@ class Journal:
         try:
             answer: AppendAnswer = await self.commit_queues.append.submit(item)
             if lease is not None and not answer.reread and answer.mail == mail:  # else they are counted when read
-                lease.records += len(records)
+                lease.records += len(records) - 2 * sum(record.kind == RecordKind.REFUSED for record in records)
             return answer
         finally:
             self._appending_bytes -= item.size_bytes
@@ -175,8 +188,12 @@ class Journal:
                 raise PayloadTooLarge(f"the payload of the record at {record.path} is beyond {limit} bytes")
             check_text(payload, f"the payload of the record at {record.path[:NAME_MAX_CHARS]!a}", limit)
             check_text(record.path, "path", PATH_MAX_CHARS)
-            check_text(record.name or "", "name", NAME_MAX_CHARS)
-            check_text(record.mark or "", "mark", NAME_MAX_CHARS)
+            if record.name is not None:
+                check_text(record.name, "name", NAME_MAX_CHARS)
+            if record.mark is not None:
+                check_text(record.mark, "mark", NAME_MAX_CHARS)
+            if record.kind == RecordKind.REFUSED and _POSITION.fullmatch(record.name or "") is None:
+                raise BadRequest("name: of a refusal it is the position of the call")
 
     def fit_view(self, view: bytes | None) -> bytes | None:
         """A view as it is stored; none where it is too much for this engine: no run ends for it."""
@@ -215,6 +232,21 @@ class Journal:
     async def marks(self, instance: int) -> list[str]:
         """Return the marks of all its records. As `read`."""
         return await self._ask(lambda connection: store.marks(connection, instance))
+
+    async def find_answer(self, instance: int, id: str) -> store.Answered | None:
+        """Return a call of an update, by its id; None where there is no such instance. As `read`."""
+        return await self._ask(lambda connection: store.find_answer(connection, instance, id))
+
+    async def find_view(self, instance: int) -> store.FoundView | None:
+        """Return what a run shows; None where there is no such instance. As `read`."""
+        return await self._ask(lambda connection: store.find_view(connection, instance, RecordKind.VIEW))
+
+    async def require_version(self, version: int) -> None:
+        """See `store.rows.engines.require_version`. As `read`; raises Unavailable while older engines live, too."""
+        try:
+            await self._ask(lambda connection: require_version(connection, version))
+        except Conflict as error:
+            raise Unavailable(error.reason) from error
 
     async def schema(self) -> str:
         """In which the tables are. As `read`."""
@@ -288,10 +320,7 @@ class Journal:
         if len(kept) > self._settings.journal_max_records:
             raise BadRequest(f"kept: {self._settings.journal_max_records:,} messages at most")
         if not self._may_continue:
-            try:
-                await self._ask(lambda connection: require_version(connection, CONTINUE_VERSION))
-            except Conflict as error:
-                raise Unavailable(error.reason) from error
+            await self.require_version(CONTINUE_VERSION)
             self._may_continue = True
         return bool(
             await self.commit_queues.finish.submit(
@@ -336,6 +365,8 @@ class Journal:
         if lease is not None and lease.blocked and branches is not None:
             lease.blocked = False
             await self._ask(lambda connection: store.go_on(connection, run_lease))
+        if view is not None:
+            self.news.notify_written(run_lease.instance)
         return ExtendedRun(item.row.left_s, item.row.mail)
 
     async def release(self, run_lease: RunLease) -> None:
@@ -363,7 +394,7 @@ class Journal:
 
     def open_mailbox(self, holder: str) -> None:
         """Keep news for an executor of this engine from now on, for `wait_mailbox`."""
-        self._mailboxes.setdefault(holder, Mailbox())
+        self._mailboxes.setdefault(holder, Mailboxes())
 
     def close_mailbox(self, holder: str) -> None:
         """There is no such executor any more."""
@@ -375,18 +406,28 @@ class Journal:
 
         Cancel-safe.
         """
-        mailbox = self._mailboxes.setdefault(holder, Mailbox())
-        while not mailbox.news:
+        mailbox = self._mailboxes.setdefault(holder, Mailboxes())
+        while not (mailbox.news or mailbox.watches):
             mailbox.event = trio.Event()
             await mailbox.event.wait()
         news, mailbox.news = mailbox.news, {}
-        return [MailboxNews(holder, instance, mail) for instance, mail in news.items()]
+        watches, mailbox.watches = mailbox.watches - news.keys(), mailbox.watches & news.keys()
+        if mailbox.watches:
+            mailbox.event.set()
+        found = [MailboxNews(holder, instance, mail) for instance, mail in news.items()]
+        return found + [MailboxNews(holder, instance, WATCH) for instance in watches]
 
     def hear(self, mail: MailboxNews) -> None:
-        """Another engine says that it told a run something."""
+        """Another engine says that it told a run something, or that somebody there waits for what it shows."""
+        if mail.mail == WATCH:
+            self.news.watched_elsewhere(mail.instance)
         mailbox = self._mailboxes.get(mail.holder)
         if mailbox is not None:
             mailbox.hear(mail)
+
+    def watch(self, instance: int, holder: str) -> None:
+        """Tell who holds a run that somebody waits for what it shows. A hint, good for some seconds."""
+        self._mailed(MailboxNews(holder, instance, WATCH))
 
     def _mailed(self, mail: MailboxNews) -> None:
         mailbox = self._mailboxes.get(mail.holder)

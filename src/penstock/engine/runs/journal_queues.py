@@ -10,14 +10,16 @@ gone.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final
+from itertools import chain
+from typing import Any, Final, TypeVar
 
 import trio
 
 from penstock.core.rules.state import InstanceStatus, TokenState
 from penstock.engine.advance.timers import Timers
+from penstock.engine.definitions.json_schema import WrongValue
 from penstock.engine.group_commit.item import Item
 from penstock.engine.group_commit.queue import BUSY_REASON, GroupCommitQueue
 from penstock.engine.queues.journal_items import AppendAnswer, MailboxNews, NewRecord, RecordKind, RunLease
@@ -25,6 +27,7 @@ from penstock.engine.queues.lease_book import LeaseBook
 from penstock.engine.queues.left_notes import LeftNotes
 from penstock.engine.requests.ids import age_s
 from penstock.engine.runs.mailbox import NOT_KNOWN, problem_of
+from penstock.engine.runs.run_news import RunSubscriptions
 from penstock.errors import Conflict, IdempotencyConflict, LeaseLost, MailboxFull, NotFound, Unavailable
 from penstock.loop.offload import run_sized
 from penstock.settings import Settings
@@ -99,6 +102,10 @@ class NotifyItem(Item[None]):
         self.timer = timer
 
     @property
+    def instance(self) -> int:
+        return self.tell.instance
+
+    @property
     def is_checked(self) -> bool:
         """Return whether it is a message that the run has to accept."""
         return self.tell.kind in (RecordKind.MESSAGE, RecordKind.DROPPED) and not self.tell.forced
@@ -156,7 +163,35 @@ class ContinueItem(RunItem):
         self.continuation = continuation
 
 
-class JournalLanes:
+R = TypeVar("R", bound="RunItem | NotifyItem | WakeItem")
+
+
+class _RunQueue(GroupCommitQueue[R]):
+    """One of the four, with the method of `JournalQueues` that applies its batches."""
+
+    def __init__(
+        self,
+        name: str,
+        apply: Callable[[TrioConnection, list[R], bool], Awaitable[None]],
+        database: Database,
+        settings: Settings,
+        metrics: Metrics,
+    ) -> None:
+        super().__init__(name, database, settings, metrics, per_key=1, label=name)
+        self._apply = apply
+
+    def key(self, item: R) -> object:
+        return (item.instance, item.tell.dedup) if isinstance(item, NotifyItem) else item.instance
+
+    async def find_locked_elsewhere(self, connection: TrioConnection, items: list[R]) -> list[R]:
+        run_lease = await job_store.tokens_locked_elsewhere(connection, sorted({item.instance for item in items}))
+        return [item for item in items if item.instance in run_lease]
+
+    async def apply(self, connection: TrioConnection, items: list[R], again: bool) -> None:
+        await self._apply(connection, items, again)
+
+
+class JournalQueues:
     """The four queues and what applies them."""
 
     def __init__(
@@ -170,9 +205,11 @@ class JournalLanes:
         queued: Callable[[str, str | None], None],
         freed: Callable[[str, str | None], None],
         mailed: Callable[[MailboxNews], None],
+        news: RunSubscriptions,
     ) -> None:
         """``queued`` hears of job type and flow key of every run that came to the queue, ``freed`` of those of every
-        run that gave something back to a queue, ``mailed`` of mail for leased runs."""
+        run that gave something back to a queue, ``mailed`` of mail for leased runs, ``news`` of answers and ends."""
+        self._news = news
         self._settings = settings
         self._metrics = metrics
         self._leases = leases
@@ -181,18 +218,11 @@ class JournalLanes:
         self._freed = freed
         self._mailed = mailed
         self._doubts: OrderedDict[int, set[ServerProcess]] = OrderedDict()
-
-        def commit_queue(name: str, apply: Any, key: Callable[[Any], object]) -> GroupCommitQueue[Any]:
-            return GroupCommitQueue(
-                name, database, settings, metrics, apply, find_held=find_locked_elsewhere, key=key, label=name
-            )
-
-        self.append: GroupCommitQueue[AppendItem] = commit_queue("append", self._append, _instance)
-        self.tell: GroupCommitQueue[NotifyItem] = commit_queue(
-            "tell", self._notify, lambda item: (item.tell.instance, item.tell.dedup)
-        )
-        self.park: GroupCommitQueue[ParkItem | BlockItem | WakeItem] = commit_queue("park", self._park, _instance)
-        self.finish: GroupCommitQueue[FinishItem | ContinueItem] = commit_queue("finish", self._finish, _instance)
+        shared = database, settings, metrics
+        self.append = _RunQueue[AppendItem]("append", self._append, *shared)
+        self.tell = _RunQueue[NotifyItem]("tell", self._notify, *shared)
+        self.park = _RunQueue[ParkItem | BlockItem | WakeItem]("park", self._park, *shared)
+        self.finish = _RunQueue[FinishItem | ContinueItem]("finish", self._finish, *shared)
         self._notes = LeftNotes()
 
     def batchers(self) -> list[GroupCommitQueue[Any]]:
@@ -232,6 +262,7 @@ class JournalLanes:
             if item.settled:  # refused meanwhile, as it took too long: the caller will ask for the same again
                 self._doubt(item.instance)
             item.answer(AppendAnswer(placed, found.mail, item.doubtful, found.lease_left_s))
+            self._news.notify_written(item.instance)
         if refused:
             self._refuse(refused, await store.run_states(connection, [item.run_lease for item in refused]))
 
@@ -312,7 +343,13 @@ class JournalLanes:
                 self._on_notified(tell.instance, row)
                 item.answer(None)
             elif row.used_hash is not None:
-                item.refuse(IdempotencyConflict("dedup: something else was sent to the run with it"))
+                is_call = tell.kind == RecordKind.ASKED
+                used = (
+                    "id: another call was made with it"
+                    if is_call
+                    else "dedup: something else was sent to the run with it"
+                )
+                item.refuse(IdempotencyConflict(used))
             elif row.status is None:
                 item.refuse(NotFound("the instance is unknown"))
             elif not row.is_code:
@@ -332,6 +369,7 @@ class JournalLanes:
         if not asked:
             return items
         found = await store.waits(connection, sorted({item.tell.instance for item in asked}), RecordKind.DROPPED)
+        refused: dict[int, list[tuple[NotifyItem, WrongValue]]] = {}
         for item in asked:
             tell, waits = item.tell, found.get(item.tell.instance)
             if waits is None or tell.payload is None:
@@ -340,7 +378,11 @@ class JournalLanes:
             if (problem := await run_sized(len(waits.branches) + len(tell.payload), look)) is None:
                 continue
             if await signals.find_id(connection, tell.instance, tell.dedup) is None:  # else it came, and is over
-                item.refuse(problem)
+                refused.setdefault(tell.instance, []).append((item, problem))
+        if refused and await store.ask_again(connection, sorted(refused)):
+            self._timers.on_due_in(0)
+        for item, problem in chain.from_iterable(refused.values()):
+            item.refuse(problem)
         return [item for item in items if not item.settled]
 
     def _on_notified(self, instance: int, row: store.NoticeOutcome) -> None:
@@ -374,6 +416,7 @@ class JournalLanes:
             if released.told is not None:
                 self._timers.on_due_in(released.told)
             item.answer(True)
+            self._news.notify_written(item.instance)
         if not refused:
             return
         left: list[tuple[ParkItem, RunState]] = []
@@ -521,6 +564,7 @@ class JournalLanes:
         if lease is not None and lease.loaded is not None:
             self._metrics.on_end(lease.loaded.definition.id, status.name, age_s(run_lease.instance))
         item.answer(True)
+        self._news.notify_written(item.instance)
 
 
 def is_held(state: RunState, run_lease: RunLease) -> bool:
@@ -528,14 +572,8 @@ def is_held(state: RunState, run_lease: RunLease) -> bool:
     return (state.state, state.attempt, state.holder) == (TokenState.LOCKED, run_lease.attempt, run_lease.holder)
 
 
-def _instance(item: Any) -> int:
-    return int(item.instance)
-
-
-async def find_locked_elsewhere(connection: TrioConnection, items: list[Any]) -> list[Any]:
-    instances = [item.tell.instance if isinstance(item, NotifyItem) else item.instance for item in items]
-    run_lease = await job_store.tokens_locked_elsewhere(connection, sorted(set(instances)))
-    return [item for item, instance in zip(items, instances, strict=True) if instance in run_lease]
+def _instance(item: RunItem | NotifyItem | WakeItem) -> int:
+    return item.instance
 
 
 def _parts(items: Sequence[AppendItem]) -> Iterator[list[AppendItem]]:

@@ -23,7 +23,7 @@ from penstock.engine.requests.answers import COPIES, current_reservation
 from penstock.engine.requests.paging import NAME_MAX_CHARS, read_cursor
 from penstock.engine.requests.payload import check_text
 from penstock.engine.runs import mailbox
-from penstock.engine.runs.journal import Journal
+from penstock.engine.runs.journal import Journal, digest_of, read_sent
 from penstock.engine.runs.mailbox import OpenBranch, read_branches
 from penstock.errors import BadRequest, Conflict, NotFound, PayloadTooLarge
 from penstock.loop.offload import run_sized
@@ -38,6 +38,7 @@ from penstock.store.rows import run_claims as claim_store
 from penstock.store.rows.instances import InstanceRow
 from penstock.wire.model import Branch, JournalRecord, RunTree
 from penstock.wire.page import Page
+from penstock.wire.shown import parts as shown_parts
 
 JOURNAL_PAGE_MAX = 1_000
 JOURNAL_PAGE_BYTES: Final = 1_048_576
@@ -49,7 +50,7 @@ TREE_MAX_RECORDS: Final = 10_000
 """The latest ones; a tree of a longer journal lacks what ended before."""
 KINDS: Final = {
     1: "done", 2: "failed", 3: "stopped", 4: "abandoned", 5: "clock", 6: "message", 7: "cancel", 8: "child", 9: "retry",
-    10: "begun", 11: "supplied", 12: "view", 13: "error", 14: "dropped",
+    10: "begun", 11: "supplied", 12: "view", 13: "error", 14: "dropped", 15: "asked", 16: "accepted", 17: "answered",
 }  # fmt: skip
 """Kinds of records as clients read them."""
 RECORD_COST: Final = 100
@@ -135,13 +136,7 @@ class Runs:
 
     def _digest(self, name: str, payload: bytes) -> str:
         """Raises BadRequest, PayloadTooLarge."""
-        if len(payload) > self._settings.payload_max_bytes:
-            raise PayloadTooLarge(f"payload: {self._settings.payload_max_bytes} bytes at most; send a key")
-        try:
-            value: Any = msgspec.json.decode(payload)
-        except msgspec.DecodeError as error:
-            raise BadRequest(f"payload: is no JSON: {error}") from None
-        return hashlib.sha256(name.encode() + b"\0" + msgspec.json.encode(value, order="sorted")).hexdigest()
+        return digest_of(name, read_sent(payload, "payload", self._settings.payload_max_bytes))
 
     async def resolve_message(
         self,
@@ -213,6 +208,19 @@ class Runs:
         ]
         return Page(items=items, next=f"{records[-1].pos:x}" if more else None)
 
+    async def records(self, instance_id: str, after: str | None = None) -> JournalPage:
+        """The records of a run behind the position ``after``, as an executor reads them: all that a replay needs.
+        Raises NotFound, BadRequest."""
+        number = ids.read_instance(instance_id)
+        try:
+            since = read_cursor(after, 0)
+        except BadRequest:
+            raise BadRequest("after: is no position of a record") from None
+        await current_reservation().reserve_soon(COPIES * (store.PAGE_MAX_BYTES + self._settings.payload_max_bytes))
+        async with self._database.connection() as connection:
+            await self._run(connection, number, instance_id)
+            return JournalPage(*await store.read(connection, number, since))
+
     async def raised(self, instance_id: str) -> list[Raised]:
         """What a run's steps raised last, then its function: as far as its journal has it."""
         async with self._database.connection() as connection:
@@ -235,13 +243,15 @@ class Runs:
             noted = mailbox.rejected_notes(open_ones)
             messages = await store.messages_at(connection, number, sorted(noted)) if noted else []
         code = cast("dict[str, dict[str, Any]]", loaded.definition.metadata)["code"]  # as generated
+        plain, keyed = shown_parts(view)
         return RunTree(
             id=instance_id,
             status=status_of(row),
             workflow=code["name"],
             version=code["version"],
             branches=await run_sized(len(records) * RECORD_COST, lambda: _branches(records, open_ones)),
-            view=None if view is None else msgspec.Raw(view.encode()),
+            view=None if plain is None else msgspec.Raw(plain.encode()),
+            views={key: msgspec.Raw(text.encode()) for key, text in keyed.items()} or None,
             waits_for=None if about is None else _waits_for(about, loaded, executors, kept),
             mail=0 if about is None else about.mail,
             rejected=mailbox.shown(open_ones, messages),

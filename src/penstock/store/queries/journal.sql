@@ -6,12 +6,9 @@
 -- may have been committed while the statement waited, and is not in its snapshot. Where rows beside it must be seen (tell,
 -- wake), the lock is had by a statement before. How rows are found: queries/jobs.sql.
 
--- name: append_records
--- One item per run, in lock order: $1 token $2 seq $3 attempt $4 holder $5 mail seen $6 lease seconds (null: leave it).
--- One row per record, in the order of delivery: $7 instance $8 kind $9 path $10 name $11 payload $12 digest $13 attempt of
--- the step $14 took ms $15 mark $16 rules (0: those before there were versions of them). A run that has no row in the answer was refused; its neighbours commit. Rows without a
--- position tell that others wrote (their `mail` is another than what was seen), or that the lease was extended.
-WITH item AS MATERIALIZED (
+-- steps: runs_to_append
+-- Of append_records and append_answers: `held` are the runs that the holders have, `refused` those that they have not.
+item AS MATERIALIZED (
   SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::text[], $5::int[], $6::float8[])
     AS i(token, seq, attempt, holder, mail, lease_s)),
 held AS MATERIALIZED (
@@ -30,6 +27,14 @@ extended AS (  -- seldom: when half of the lease is over, and the first record a
   WHERE t.ctid = h.ctid AND t.state = 1 /* LOCKED */ AND (h.lease_s IS NOT NULL OR h.expiries > 0 OR h.failures > 0)
   RETURNING t.id, extract(epoch FROM t.lease_until - now)::float8 AS left_s,
     CASE WHEN h.failures > 0 THEN penstock_goes_on(t.id, false) END),
+
+-- name: append_records
+-- One item per run, in lock order: $1 token $2 seq $3 attempt $4 holder $5 mail seen $6 lease seconds (null: leave it).
+-- One row per record, in the order of delivery: $7 instance $8 kind $9 path $10 name $11 payload $12 digest $13 attempt of
+-- the step $14 took ms $15 mark $16 rules (0: those before there were versions of them). A run that has no row in the answer was refused; its neighbours commit. Rows without a
+-- position tell that others wrote (their `mail` is another than what was seen), or that the lease was extended.
+WITH
+-- steps of: runs_to_append
 written AS (
   INSERT INTO journal (instance_id, pos, at, kind, attempt, digest, took_ms, path, name, payload, mark, rules)
   SELECT instance, nextval('step_seq'), now, kind, attempt, digest, took_ms, path, name, payload, mark, nullif(rules, 0)
@@ -43,6 +48,65 @@ UNION ALL
 SELECT id, NULL, NULL, mail, NULL FROM held WHERE mail <> seen
 UNION ALL
 SELECT id, NULL, NULL, NULL, left_s FROM extended
+
+-- name: append_answers
+-- As append_records, with records about calls of updates among them: an answer (kind $17) is noted with the id of the call,
+-- its path. A refusal (kind $18) is noted there, too, and is no record: `take_out_calls` follows. What is answered already
+-- stays so.
+WITH
+-- steps of: runs_to_append
+given AS MATERIALIZED (
+  SELECT r.*, nextval('step_seq') AS pos FROM (
+    SELECT * FROM unnest($7::bigint[], $8::smallint[], $9::text[], $10::text[], $11::text[], $12::int[], $13::smallint[],
+                         $14::int[], $15::text[], $16::smallint[])
+      WITH ORDINALITY AS r(instance, kind, path, name, payload, digest, attempt, took_ms, mark, rules, n)
+    WHERE instance NOT IN (SELECT token FROM refused) ORDER BY n) r, clock),
+written AS (
+  INSERT INTO journal (instance_id, pos, at, kind, attempt, digest, took_ms, path, name, payload, mark, rules)
+  SELECT instance, pos, now, kind, attempt, digest, took_ms, path, name, payload, mark, nullif(rules, 0)
+  FROM given, clock WHERE kind <> $18::smallint ORDER BY n),
+answered AS (
+  UPDATE signal_id s SET answer = r.payload FROM given r
+  WHERE r.kind IN ($17::smallint, $18::smallint) AND s.instance_id = r.instance AND s.id = 'u:' || r.path AND s.answer IS NULL)
+SELECT instance AS instance_id, pos, extract(epoch FROM now)::float8 AS at, NULL::int AS mail, NULL::float8 AS left_s
+FROM given, clock
+UNION ALL
+SELECT id, NULL, NULL, mail, NULL FROM held WHERE mail <> seen
+UNION ALL
+SELECT id, NULL, NULL, NULL, left_s FROM extended
+
+-- name: take_out_calls
+-- Calls of updates that were refused leave the journals of the runs that the holders have: one item per refusal, $1 token
+-- $2 seq $3 attempt $4 holder $5 position $6 id of the call; $7 is the kind of a call. In the transaction of append_answers,
+-- which has locked the tokens: a statement that locks rows may not prune partitions (tests/store/test_rechecks.py).
+DELETE FROM journal j WHERE j.instance_id = ANY($1::bigint[]) AND j.pos = ANY($5::bigint[]) AND j.kind = $7::smallint
+  AND EXISTS (
+    SELECT FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::text[], $5::bigint[], $6::text[])
+      AS c(token, seq, attempt, holder, pos, path)
+    CROSS JOIN LATERAL (
+      SELECT FROM token t WHERE t.id = c.token AND t.seq = c.seq AND t.state = 1 /* LOCKED */ AND t.attempt = c.attempt
+        AND t.claimed_by = c.holder OFFSET 0) t
+    WHERE c.token = j.instance_id AND c.pos = j.pos AND c.path = j.path)
+
+-- name: find_answer
+-- A call ($2 its id) of an update of a run ($1 instance): the instance's status and whether it is code; whether there is such
+-- a call, and its answer.
+SELECT i.status, (SELECT d.code FROM definition d WHERE d.key = i.definition), s.id IS NOT NULL, s.answer
+FROM instance i LEFT JOIN LATERAL (
+  SELECT s.id, s.answer FROM signal_id s WHERE s.instance_id = i.id AND s.id = 'u:' || $2::text OFFSET 0) s ON true
+WHERE i.id = $1::bigint
+
+-- name: find_view
+-- What a run ($1 instance) shows: its status, whether it is code, who holds it, what its holder noted; and its last record, if
+-- that is of the kind $2, of one that has ended.
+SELECT i.status, (SELECT d.code FROM definition d WHERE d.key = i.definition), t.claimed_by, n.progress::text,
+  CASE WHEN i.status <> 0 /* ACTIVE */ THEN (
+    SELECT payload FROM (SELECT kind, payload FROM journal WHERE instance_id = $1::bigint ORDER BY pos DESC LIMIT 1) j
+    WHERE kind = $2::smallint) END
+FROM instance i
+LEFT JOIN LATERAL (SELECT * FROM token t WHERE t.id = i.id AND t.id = t.instance_id OFFSET 0) t ON true
+LEFT JOIN LATERAL (SELECT * FROM job_note n WHERE n.token_id = t.id AND n.seq = t.seq OFFSET 0) n ON true
+WHERE i.id = $1::bigint
 
 -- name: read_journal
 -- Records of a run ($1) beyond a position ($2), oldest first: $3 at most, and as many as have $4 bytes together, but one;
@@ -172,8 +236,8 @@ heard AS (
   WHERE d.ctid = old.ctid RETURNING i.n),
 about AS MATERIALIZED (
   SELECT i.*, a.status, a.code, s.request_hash, t.row, t.seq, t.state, t.mail, t.job_type, t.priority, t.flow_key, t.claimed_by,
-    i.kind = $10::smallint AND t.mail >= $9::int AND (
-      SELECT count(*) = $9::int AND bool_and(j.kind = $10::smallint) FROM (
+    i.kind IN ($10::smallint, 15 /* ASKED */) AND t.mail >= $9::int AND (
+      SELECT count(*) = $9::int AND bool_and(j.kind IN ($10::smallint, 15 /* ASKED */)) FROM (
         SELECT j.kind FROM journal j WHERE j.instance_id = i.instance ORDER BY j.pos DESC LIMIT $9::int) j) AS is_full
   FROM item i
   LEFT JOIN LATERAL (
@@ -233,6 +297,15 @@ SELECT k.id, n.checkpoint::text,
 FROM unnest($1::bigint[]) AS k(id)
 CROSS JOIN LATERAL (SELECT t.id, t.seq FROM token t WHERE t.id = k.id AND t.id = t.instance_id OFFSET 0) t
 CROSS JOIN LATERAL (SELECT n.checkpoint FROM job_note n WHERE n.token_id = t.id AND n.seq = t.seq OFFSET 0) n
+
+-- name: ask_again
+-- Parked runs ($1 instances) are due now: by their timers they go to the queue, and say again what they wait for.
+-- Those that are given were; the others are at work, or were due already.
+INSERT INTO timer AS m (token_id, seq, fire_at, instance_id, index)
+SELECT t.id, t.seq, penstock_now(), t.id, -16 FROM unnest($1::bigint[]) AS k(id) CROSS JOIN LATERAL (
+  SELECT t.id, t.seq FROM token t WHERE t.id = k.id AND t.id = t.instance_id AND t.state = 2 /* PARKED */ OFFSET 0) t
+ON CONFLICT (token_id, seq, index) DO UPDATE SET fire_at = excluded.fire_at WHERE m.fire_at > excluded.fire_at
+RETURNING token_id
 
 -- name: read_messages
 -- Messages of a run ($1 instance) at positions $2; those that were sent in the place of others are some.
@@ -483,6 +556,30 @@ noted AS (
     holder
   FROM freed, clock)
 SELECT f.id, f.seq, f.attempt, (SELECT j.name FROM job_type j WHERE j.id = f.job_type), f.state, f.expiries, f.flow_key FROM freed f
+
+-- name: expire_runs_plain
+-- As `expire_runs`, of those alone without a flow key that hold no slot and need not stand back; $5: the job types of runs, $6: their names.
+WITH item AS MATERIALIZED (
+  SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::text[]) AS i(token, seq, attempt, holder)),
+due AS MATERIALIZED (
+  SELECT t.* FROM item i CROSS JOIN LATERAL (
+    SELECT t.ctid, t.id, t.seq, t.expiries, t.claimed_by, t.claimed_at FROM token t
+    WHERE t.id = i.token AND t.seq = i.seq AND t.attempt = i.attempt AND t.state = 1 /* LOCKED */ AND t.job_type = ANY($5::int[])
+      AND t.flow_key IS NULL AND t.held IS NULL AND t.expiries < 2
+      AND CASE WHEN i.holder IS NULL THEN t.lease_until <= penstock_now() ELSE t.claimed_by = i.holder END
+    FOR NO KEY UPDATE SKIP LOCKED) t),
+freed AS (
+  UPDATE token t SET state = 0 /* READY */, queued = nextval('step_seq') + 1152921504606846976, claimed_by = NULL, claimed_at = NULL,
+    lease_until = NULL, expiries = d.expiries + 1
+  FROM due d WHERE t.ctid = d.ctid AND t.seq = d.seq AND t.state = 1 /* LOCKED */
+  RETURNING t.*, d.claimed_by AS worker, d.claimed_at AS began_at),
+queued AS (INSERT INTO ready (job_type, priority, seq, token_id) SELECT job_type, priority, queued, id FROM freed),
+noted AS (
+  INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, claimed_at, attempt, step, kind, worker)
+  SELECT instance_id, nextval('step_seq'), id, seq, entered_at, penstock_now(), began_at, attempt, step, 11 /* ATTEMPT_EXPIRED */, worker
+  FROM freed)
+SELECT f.id, f.seq, f.attempt, k.name, f.state, f.expiries, f.flow_key FROM freed f
+JOIN unnest($5::int[], $6::text[]) AS k(id, name) ON k.id = f.job_type
 
 -- name: held_by
 -- Runs that executors of these engines ($1: the tags in `e<number>.<tag>/`) hold, beyond an id ($2). A sequential scan (132 ms for

@@ -34,14 +34,19 @@ ORDER BY pos LIMIT 1
 
 -- name: cut_journal
 -- A run ($1 instance) that failed goes on from a position ($2): records from there on are forgotten, but for messages, what
--- drops those, and what a continued one began with. Of the operation ($3 path) that is done again the attempts before become mere passing of time: it has all of its retries.
--- A cancel that is forgotten may come again.
-WITH gone AS (
+-- drops those, calls of updates, and what a continued one began with. Mere passing of time become: of the operation ($3 path) that is done again
+-- the attempts before, so it has all of its retries; and records with marks that were appended together with the first one
+-- that is forgotten, as the body said these before that. A cancel that is forgotten may come again.
+WITH place AS MATERIALIZED (  -- of the append: one time per statement
+  SELECT at FROM journal WHERE instance_id = $1::bigint AND pos = $2::bigint),
+gone AS (
   DELETE FROM journal WHERE instance_id = $1::bigint
-    AND (kind IN (12 /* VIEW */, 13 /* ERROR */) OR pos >= $2::bigint AND kind NOT IN (6 /* MESSAGE */, 10 /* BEGUN */, 14 /* DROPPED */))),
+    AND (kind IN (12 /* VIEW */, 13 /* ERROR */) OR pos >= $2::bigint AND kind NOT IN (6 /* MESSAGE */, 10 /* BEGUN */, 14 /* DROPPED */, 15 /* ASKED */)
+      AND NOT (mark IS NOT NULL AND at IN (SELECT at FROM place)))),
 begun AS (
   UPDATE journal SET kind = 5 /* CLOCK */, path = '', name = NULL, payload = NULL, digest = NULL, attempt = 1, took_ms = NULL
-  WHERE instance_id = $1::bigint AND pos < $2::bigint AND kind = 9 /* RETRY */ AND path = $3::text)
+  WHERE instance_id = $1::bigint AND (pos < $2::bigint AND kind = 9 /* RETRY */ AND path = $3::text
+    OR pos >= $2::bigint AND mark IS NOT NULL AND at IN (SELECT at FROM place)))
 DELETE FROM signal_id s WHERE s.instance_id = $1::bigint AND s.id = '~cancel' AND NOT EXISTS (
   SELECT FROM journal j WHERE j.instance_id = $1::bigint AND j.pos < $2::bigint AND j.kind = 7 /* CANCEL */)
 
@@ -59,15 +64,17 @@ WITH held AS MATERIALIZED (
     AND t.attempt = $3::int AND t.claimed_by = $4::text),
 new AS MATERIALIZED (SELECT id FROM held WHERE is_new AND mail = $5::int),
 gone AS (
-  DELETE FROM journal WHERE instance_id = $1::bigint AND EXISTS (SELECT FROM new) RETURNING pos, name, payload, sender),
+  DELETE FROM journal WHERE instance_id = $1::bigint AND EXISTS (SELECT FROM new) RETURNING pos, kind, path, name, payload, sender, rules),
 clock AS MATERIALIZED (SELECT penstock_now() AS now),
 begun AS (
   INSERT INTO journal (instance_id, pos, at, kind, attempt, path, name, payload)
   SELECT id, nextval('step_seq'), now, 10 /* BEGUN */, 1, '', $6::text, ($7::text[])[1] FROM new, clock RETURNING pos),
 kept AS (  -- one that was sent in the place of another is a message as others
-  INSERT INTO journal (instance_id, pos, at, kind, attempt, path, name, payload, sender)
-  SELECT $1::bigint, nextval('step_seq'), now, 6 /* MESSAGE */, 1, '', name, payload, sender
-  FROM begun, clock, (SELECT * FROM gone WHERE pos = ANY($8::bigint[]) ORDER BY pos) g RETURNING pos),
+  INSERT INTO journal (instance_id, pos, at, kind, attempt, path, name, payload, sender, rules)
+  SELECT $1::bigint, nextval('step_seq'), now, CASE WHEN is_call THEN 15 ELSE 6 /* MESSAGE */ END, 1,
+    CASE WHEN is_call THEN path ELSE '' END, name, payload, sender, CASE WHEN is_call THEN rules END
+  FROM begun, clock, (
+    SELECT gone.*, kind = 15 /* ASKED */ AS is_call FROM gone JOIN unnest($8::bigint[]) WITH ORDINALITY AS k(pos, n) USING (pos) ORDER BY n) g RETURNING pos),
 counted AS (
   UPDATE token t SET mail = (SELECT count(*) FROM kept) FROM new WHERE t.id = new.id AND t.mail <> (SELECT count(*) FROM kept))
 SELECT id FROM held WHERE mail = $5::int OR NOT is_new

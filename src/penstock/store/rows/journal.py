@@ -5,7 +5,7 @@ Payloads are sealed where there are keys, each whole. Lists of runs are given in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final, NamedTuple, cast
@@ -24,9 +24,13 @@ DUE_MAX_S: Final = 253_402_300_799.0
 _UNSIGNED: Final = 1 << 32
 _SIGN: Final = 1 << 31
 _SMALLINT_MAX: Final = (1 << 15) - 1
-OF_OTHERS: Final = (6, 7, 8, 10, 11, 12)
-"""Kinds of records that no executor writes: message, cancel, child, begun, supplied, view. That a message was dropped
-is none of these: it tells of rules, as it was rejected by them."""
+ASKED: Final = 15
+ANSWERED: Final = 17
+REFUSED: Final = 18
+"""Of calls of updates: the call, its answer, its refusal. The last is not stored."""
+OF_OTHERS: Final = (6, 7, 8, 10, 11, 12, ASKED)
+"""Kinds of records that no executor writes: message, cancel, child, begun, supplied, view, call. That a message was
+dropped is none of these: it tells of rules, as it was rejected by them."""
 
 
 class RunLease(NamedTuple):
@@ -293,11 +297,19 @@ async def append(connection: TrioConnection, items: Sequence[Append]) -> dict[in
         arrays.texts(record.mark for record in records),
         arrays.ints(record.rules for record in records),
     )
+    if any(record.kind == REFUSED for record in records):
+        found, _ = await connection.roundtrip(
+            [(SQL["append_answers"], (*params, ANSWERED, REFUSED)), _take_out_refused(items)]
+        )
+    elif any(record.kind == ANSWERED for record in records):
+        found = await connection.fetch(SQL["append_answers"], (*params, ANSWERED, REFUSED))
+    else:
+        found = await connection.fetch(SQL["append_records"], params)
     seen = {item.run_lease.instance: item.mail for item in items}
     placed: dict[int, list[Placed]] = {}
     mails: dict[int, int] = {}
     leases: dict[int, float] = {}
-    for instance, pos, at, mail, left_s in cast(Any, await connection.fetch(SQL["append_records"], params)):
+    for instance, pos, at, mail, left_s in cast(Any, found):
         if pos is not None:
             placed.setdefault(instance, []).append(Placed(pos, at))
         elif mail is not None:
@@ -305,9 +317,64 @@ async def append(connection: TrioConnection, items: Sequence[Append]) -> dict[in
         else:
             leases[instance] = left_s
     return {
-        instance: Appended(found, mails.get(instance, seen[instance]), leases.get(instance))
-        for instance, found in placed.items()
+        instance: Appended(places, mails.get(instance, seen[instance]), leases.get(instance))
+        for instance, places in placed.items()
     }
+
+
+def _take_out_refused(items: Sequence[Append]) -> Statement:
+    calls = [(item.run_lease, record) for item in items for record in item.records if record.kind == REFUSED]
+    params = (
+        *_held([run_lease for run_lease, _ in calls]),
+        arrays.ints(int(call.name or 0) for _, call in calls),
+        arrays.texts(call.path for _, call in calls),
+        ASKED,
+    )
+    return SQL["take_out_calls"], params
+
+
+class Answered(NamedTuple):
+    """How a call of an update stands. ``answer`` is JSON, None while there is none."""
+
+    status: int
+    is_code: bool
+    is_known: bool
+    answer: str | None
+
+
+async def find_answer(connection: TrioConnection, instance: int, id: str) -> Answered | None:
+    """Return a call by its id; None where there is no such instance. Raises KeyMissing."""
+    rows = await connection.fetch(SQL["find_answer"], (instance, id))
+    if not rows:
+        return None
+    found, vault = Answered(*cast(Any, rows[0])), connection.vault
+    if vault is not None and found.answer is not None:
+        found = found._replace(answer=vault.open_value(found.answer, PAYLOAD))
+    return found
+
+
+class FoundView(NamedTuple):
+    """What a run shows (JSON), and who holds it."""
+
+    status: int
+    is_code: bool
+    holder: str | None
+    view: str | None
+
+
+async def find_view(connection: TrioConnection, instance: int, view: int) -> FoundView | None:
+    """Return what a run shows; None where there is no such instance. ``view`` is the kind of its last record, of one
+    that has ended. Raises KeyMissing."""
+    rows = await connection.fetch(SQL["find_view"], (instance, view))
+    if not rows:
+        return None
+    status, is_code, holder, noted, last = cast(Any, rows[0])
+    vault, text, kind = connection.vault, noted, PROGRESS
+    if noted is None:
+        text, kind = last, PAYLOAD
+    if vault is not None and text is not None:
+        text = vault.open_value(text, kind)
+    return FoundView(status, is_code, holder, text)
 
 
 async def appended(connection: TrioConnection, items: Sequence[tuple[int, NewRecord, int]]) -> set[int]:
@@ -482,6 +549,11 @@ async def waits(connection: TrioConnection, instances: Sequence[int], dropped: i
     return await offloaded(size, lambda: _readable(found, vault))
 
 
+async def ask_again(connection: TrioConnection, instances: Sequence[int]) -> bool:
+    """Let parked runs say again what they wait for, by a timer that is due; False where there are none. Idempotent."""
+    return bool(await connection.fetch(SQL["ask_again"], (arrays.ints(instances),)))
+
+
 def _readable(found: dict[int, RunWaits], vault: Vault) -> dict[int, RunWaits]:
     opened: dict[int, RunWaits] = {}
     for instance, each in found.items():
@@ -568,12 +640,21 @@ async def go_on(connection: TrioConnection, held: RunLease) -> None:
 
 
 async def expire(
-    connection: TrioConnection, leases: Sequence[tuple[int, int, int]], holders: Sequence[str | None] | None = None
+    connection: TrioConnection,
+    leases: Sequence[tuple[int, int, int]],
+    holders: Sequence[str | None] | None = None,
+    *,
+    plain_of: Mapping[int, str] | None = None,
 ) -> list[EndedLease]:
     """Take runs, (token, seq, attempt) each, from their holders: as the leases ended, or the ``holders`` are gone."""
     tokens, seqs, attempts = (arrays.ints(column) for column in zip(*leases, strict=True))
     gone = arrays.texts(holders if holders is not None else [None] * len(leases))
-    rows = await connection.fetch(SQL["expire_runs"], (tokens, seqs, attempts, gone))
+    params = tokens, seqs, attempts, gone
+    if plain_of is None:
+        rows = await connection.fetch(SQL["expire_runs"], params)
+    else:
+        types = arrays.ints(plain_of), arrays.texts(plain_of.values())
+        rows = await connection.fetch(SQL["expire_runs_plain"], (*params, *types))
     return [EndedLease(*cast(Any, row)) for row in rows]
 
 
