@@ -82,6 +82,7 @@ NOUNS = {
     "JournalRecord": (),
     "Branch": ("penstock.v1.Branch",),
     "RejectedMessage": ("penstock.v1.RejectedMessage",),
+    "ForkedFrom": ("penstock.v1.ForkedFrom",),
     "RunTree": ("penstock.v1.RunTree",),
     "MigrationCheck": ("penstock.v1.MigrationCheck",),
     "BulkCause": ("penstock.v1.BulkCause",),

@@ -302,6 +302,13 @@ async def continue_run(driver: Driver, key: str) -> LockedBatch:
     return LockedBatch(key, lambda: runs.continue_as_new(driver, run.run_lease))
 
 
+async def fork_run(driver: Driver, key: str) -> LockedBatch:
+    run = await runs.begin(driver, id=f"the origin of {key}")
+    await runs.append(driver, run.run_lease, runs.done("/0"), runs.done("/1"))
+    await runs.finish(driver, run.run_lease)
+    return LockedBatch(key, lambda: driver.engine.forks.fork(run.instance_id, "/1", fork_id=key))
+
+
 def calling(what: str) -> Prepare:
     """A durable run that waits for another one."""
 
@@ -674,6 +681,7 @@ SCENARIOS: dict[str, Prepare] = {
     "a run that is given back": of_run(lambda driver, run: driver.engine.journal.release(run.run_lease)),
     "a retry of a run": retry_run,
     "a run that continues as new": continue_run,
+    "a run that is forked": fork_run,
     "a child that a run starts": calling("starts"),
     "a child that a run cancels": calling("cancels"),
     "a child's end told to a run": calling("is told"),

@@ -141,6 +141,16 @@ async def test_a_narrow_completion_that_ends_the_instance(cut_driver: Driver, pr
     assert await cut_driver.variables(instance) == {"x": MARK}
 
 
+async def test_a_fork(cut_driver: Driver, proxy: Proxy, committed: bool) -> None:
+    run = await runs.begin(cut_driver, arguments={"x": MARK})
+    await runs.append(cut_driver, run.run_lease, runs.done("/0"), runs.done("/1"))
+    await runs.finish(cut_driver, run.run_lease)
+    await losing(proxy, committed, lambda: cut_driver.engine.forks.fork(run.instance_id, "/1"))
+    [taken] = await runs.take(cut_driver, n=5)
+    assert await runs.paths(cut_driver, taken.run_lease) == ["", "/0"]
+    assert cut_driver.rows("SELECT count(*) FROM instance") == [(2,)]
+
+
 async def test_a_wide_completion(cut_driver: Driver, proxy: Proxy, committed: bool) -> None:
     instance = await cut_driver.run(chosen(), {"x": 1})
     job = await cut_driver.one("work")

@@ -11,6 +11,8 @@ from penstock.core.rules.state import InstanceStatus
 from penstock.engine.queues.journal_items import ClaimedRun, RunEnd
 from penstock.engine.runs.code import CodeWorkflow
 from penstock.errors import Conflict, LeaseLost, NotFound
+from penstock.wire.model import ForkedFrom
+from penstock.wire.update import UpdateCall
 from tests.engine import runs
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver
@@ -41,6 +43,10 @@ class Life:
         # behind which record which messages were rejected, as was said last
         self.noted: tuple[int, list[int]] = (0, [])
         self.dropped: set[int] = set()
+        self.asked = 0  # calls of updates
+        self.open_calls: list[str] = []  # those without an answer, by id
+        self.answers: dict[str, str] = {}  # the others: what their status is
+        self.forks = itertools.count()
 
     @property
     def engine(self) -> Driver:
@@ -63,10 +69,10 @@ class Life:
             ],
             PARKED: [self.send, self.pass_time],
             BACKOFF: [self.send, self.pass_time],
-            ENDED: [self.retry],
+            ENDED: [self.retry, self.fork],
         }[self.state]
         if self.state != ENDED:
-            moves += [self.send, self.late, self.drop]
+            moves += [self.send, self.ask, self.late, self.drop, self.fork]
         if self.child is None:
             moves += [self.call] if self.state == LOCKED else []
         else:
@@ -332,6 +338,36 @@ class Life:
         ]
         self.records, self.state = kept, READY
         self.mail = self.expiries = self.blocks = 0
+
+    async def fork(self) -> None:
+        """From a path, the start, or the end, with or without later messages. The fork has what came before the place,
+        this run stays as it is, and the fork is ended at once."""
+        done = [n for n, (kind, _) in enumerate(self.records) if kind in (runs.DONE, runs.FAILED, ENDED_CHILD)]
+        path = self.source.choice(["start", "end", *(self.records[n][1] for n in done)])
+        first = {"start": 0, "end": len(self.records)}.get(path)
+        if first is None:  # or of something within the operation
+            first = next(n for n in done if re.match(re.escape(path) + r"($|[/.])", self.records[n][1]))
+        later, id = self.source.random() < 0.5, f"fork {next(self.forks)}"
+        for engine in self.engines if self.source.random() < 0.5 else self.engines[:1]:  # twice is once
+            call = engine.engine.forks.fork(self.instance, path, fork_id=id, later_messages=later)
+            if self.is_deleted:
+                with pytest.raises(NotFound):
+                    await call
+                return
+            fork = await call
+        tree = await self.engine.engine.runs.tree(fork.id)
+        assert tree.forked_from == ForkedFrom(self.instance, path)
+        kept = [
+            each for n, each in enumerate(self.records) if n < first or (later and each[0] in (MESSAGE, DROPPED, ASKED))
+        ]
+        found = self.engines[0].rows(
+            f"SELECT kind, path FROM journal WHERE instance_id = {int(fork.id, 16)} ORDER BY pos"
+        )
+        assert found == [(BEGUN, ""), *[each for each in kept if each[0] != BEGUN]]
+        for call in (path for kind, path in kept if kind == ASKED):
+            answer = await self.engine.engine.updates.get(fork.id, call)
+            assert answer.status == ("DONE" if (ANSWERED, call) in kept else "PENDING")
+        await self.engine.engine.instances.cancel(fork.id, None, force=True)
 
     async def delete(self) -> None:
         """Its workflow, as soon as it has ended; its executors have gone half a minute ago."""

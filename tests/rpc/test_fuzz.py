@@ -96,6 +96,9 @@ RUN_REQUESTS = {
     "Ended": c.EndedRunsRequest(["1f"]),
     "Tree": c.RunTreeRequest("1f"),
     "Journal": c.RunJournalRequest("1f", "2", 5),
+    "Records": c.RunRecordsRequest("1f", "2a"),
+    "Adopt": c.AdoptRunsRequest("order"),
+    "Fork": c.ForkRunRequest("1f", "/1", "f-1", later_messages=True),
 }
 FLOW = "/penstock.v1.Flow/"
 FLOW_REQUESTS = (

@@ -49,6 +49,7 @@ export type TimerView = Schemas["TimerView"];
 export type JournalRecord = Schemas["JournalRecord"];
 export type RunUpdate = Schemas["RunUpdate"];
 export type RejectedMessage = Schemas["RejectedMessage"];
+export type ForkedFrom = Schemas["ForkedFrom"];
 export type Branch = Schemas["Branch"];
 export type UserTask = Schemas["UserTask"];
 export type BulkFilter = Schemas["BulkFilter"];
@@ -263,6 +264,10 @@ export const engine = {
   /** `payload` is JSON text, sent as it is. */
   sendMessage: (id: string, name: string, payload: string, key: string, force: boolean) =>
     post<void>("/v1/instances/{id}/messages", { path: { id }, text: `{"name": ${JSON.stringify(name)}, "payload": ${payload}, "force": ${force}}`, headers: { "Idempotency-Key": key } }),
+  /** `given` is JSON text, sent as it is. */
+  askRun: (id: string, name: string, given: string, key: string) =>
+    post<RunUpdate>("/v1/instances/{id}/updates", { path: { id }, text: `{"name": ${JSON.stringify(name)}, "arguments": ${given}, "id": "${key}", "waitSeconds": 10}` }),
+  fork: (id: string, path: string, forkId: string, laterMessages: boolean) => post<Instance>("/v1/instances/{id}/fork", { path: { id }, body: { path, forkId, laterMessages } }),
   dropMessage: (id: string, position: string, note: string) =>
     post<void>("/v1/instances/{id}/messages/{position}", { path: { id, position }, body: { drop: true, ...(note && { note }) } }),
   /** `payload` is JSON text, sent as it is. */

@@ -355,6 +355,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/instances/{id}/fork": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Start another run with this run's journal up to an operation (addition)
+         * @description The other run goes on from there, with steps and children of its own. This run stays as it is.
+         */
+        post: operations["forkRun"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/instances/{id}/messages": {
         parameters: {
             query?: never;
@@ -2878,6 +2898,23 @@ export interface components {
             exact: boolean;
         };
         /**
+         * ForkBody
+         * @description `path`: of the operation that is done again, as the journal has it; `start` for the beginning, `end` for where the journal ends. `forkId`: of the new run, which is started once under it. `laterMessages`: the new run gets the messages that came after that, too.
+         */
+        ForkBody: {
+            path: string;
+            forkId?: string;
+            laterMessages?: boolean;
+        };
+        /**
+         * ForkedFrom
+         * @description The run that another one was forked from, and at which operation.
+         */
+        ForkedFrom: {
+            id?: string;
+            path?: string;
+        };
+        /**
          * HeartbeatBody
          * @description The worker still works on it. `checkpoint` is handed to the next attempt, `progress` shown with the open step.
          */
@@ -3690,6 +3727,31 @@ export interface components {
             blockedReason?: string;
             rejected?: components["schemas"]["RejectedMessage"][];
             rejectedCount?: number;
+            views?: unknown;
+            forkedFrom?: components["schemas"]["ForkedFrom"];
+        };
+        /**
+         * RunUpdate
+         * @description What became of a call. `status`: PENDING, DONE (`value` is what the handler returned), REFUSED (by the
+         *         validator, or as the arguments do not fit), FAILED (the handler raised an error), UNANSWERED (the run ended
+         *         before). `reason` says why.
+         */
+        RunUpdate: {
+            id?: string;
+            status?: string;
+            value?: unknown;
+            /** @description Why. */
+            reason?: string;
+            errorType?: string;
+        };
+        /**
+         * RunView
+         * @description What a run shows. `shown`: there is something, under that key or without one. `ended`: the run has ended.
+         */
+        RunView: {
+            shown?: boolean;
+            value?: unknown;
+            ended?: boolean;
         };
         /**
          * Schedule
@@ -6413,6 +6475,114 @@ export interface operations {
             };
             /** @description Unknown. */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    forkRun: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id, percent-encoded or not. */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ForkBody"];
+            };
+        };
+        responses: {
+            /** @description Done. */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Instance"];
+                };
+            };
+            /** @description The request is wrong; `reason` names the field. */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With authentication: no token, or one that is wrong. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The caller lacks the role; without authentication: a web page of another origin. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Unknown. */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Its state does not allow it. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too large. */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description A value does not fit what the program that gets it has published; `problems` has its place. */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too many of these at once; try again. */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The database is away or the engine is stopping; try again. */
+            503: {
                 headers: {
                     [name: string]: unknown;
                 };

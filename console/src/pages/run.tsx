@@ -12,6 +12,7 @@ import { type Column, Listing } from "../parts/table";
 import { At, bothZones, duration, useNow } from "../parts/time";
 import { useCan } from "../session";
 import { Force } from "./force";
+import { endsOperation, ForkOrigin, RunAgain } from "./fork";
 
 const Rejected = later(() => import("./rejected").then((it) => it.Rejected));
 const REFRESH_MS = 1_000;
@@ -28,6 +29,7 @@ export function RunTreeView({ id, open, sends = false, empty = "Nothing has run 
   const { branches, waitsFor, mail, view, rejected, rejectedCount } = tree.data;
   return (
     <div className="run">
+      {tree.data.forkedFrom !== undefined && <ForkOrigin from={tree.data.forkedFrom} />}
       {waitsFor !== undefined && open && (
         <p className="why wait" role="status">
           <b>Waits for {waitsFor}</b>

@@ -318,6 +318,34 @@ def retry(
 
 
 @app.command()
+def fork(
+    id: IdArgument,
+    path: Annotated[
+        str,
+        typer.Argument(
+            help="The operation that the new run does again: a path of the journal, `start`, or `end`.", metavar="PATH"
+        ),
+    ],
+    fork_id: Annotated[str | None, typer.Option("--id", help="Of the new run, which is started once under it.")] = None,
+    later_messages: Annotated[
+        bool, typer.Option("--later-messages", help="The new run gets the messages that came after that, too.")
+    ] = False,
+    at: AtOption = None,
+    token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Start another run with this run's journal up to an operation. The run itself stays as it is."""
+
+    started = on_run(
+        id, at, token_file, lambda runs, found: runs.fork(found, path, fork_id, later_messages=later_messages, id=id)
+    )
+    new = fork_id or started.instance_id
+    print_done(
+        {"id": new, "instanceId": started.instance_id, "forkedFrom": id}, f"forked {id} as {new}", as_json=as_json
+    )
+
+
+@app.command()
 def adopt(
     workflow: Annotated[
         str, typer.Argument(help="The workflow's name, as in `penstock runs list`.", metavar="WORKFLOW")
@@ -459,6 +487,20 @@ def _branches(branches: list[dict[str, Any]], depth: int) -> list[str]:
         lines.append("  " * depth + " ".join(str(word) for word in (*what, due, place, progress) if word))
         lines += _branches(branch.get("children") or [], depth + 1)
     return lines
+
+
+def _views(tree: dict[str, Any]) -> list[str]:
+    """Return what the run shows, as a whole and by key."""
+    whole = [] if tree.get("view") is None else [f"shows {_json(tree['view'])}"]
+    keyed: dict[str, Any] = tree.get("views") or {}
+    return whole + [f"shows {key}: {_json(value)}" for key, value in keyed.items()]
+
+
+def _about(tree: dict[str, Any]) -> list[str]:
+    """Say from where a run comes, and why it failed."""
+    forked, reason = tree.get("forkedFrom"), tree.get("failureReason")
+    lines = [f"forked from {forked['id']} at {forked['path']}"] if forked else []
+    return [*lines, f"because {reason}"] if reason else lines
 
 
 def _rejected(tree: dict[str, Any]) -> list[str]:

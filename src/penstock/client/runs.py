@@ -10,12 +10,16 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
+from penstock.api import instances
+from penstock.api.runs import FORK_RUN
+from penstock.client.call import RowCall
 from penstock.client.caller import Caller, every_item
 from penstock.client.encoding import to_json
 from penstock.client.operation import ResolveMessage, SendMessage
 from penstock.wire import repair_v1 as w
 from penstock.wire.model import Instance, JournalRecord, RunTree
 from penstock.wire.page import Page
+from penstock.wire.runs_v1 import ForkRunRequest
 
 
 class RunCalls(Caller):
@@ -51,6 +55,24 @@ class RunCalls(Caller):
             force=force,
         )
         await self.call(operation)
+
+    async def fork_run(
+        self, instance_id: str, path: str, *, fork_id: str | None = None, later_messages: bool = False
+    ) -> Instance:
+        """Start another run with the journal of this one up to an operation, and return it. This run stays as it is.
+
+        ``path`` is of the operation that the new run does again, as the journal has it; ``"start"``: from the
+        beginning, ``"end"``: from where the journal ends. With ``fork_id`` at most one is ever started.
+        ``later_messages``: the new run gets the messages that came after that operation, too.
+
+        Raises:
+            NotFound: no such run.
+            BadRequest: the journal has no such operation.
+            Conflict: it is no durable run.
+            IdempotencyConflict: another run has the ``fork_id``.
+        """
+        request = ForkRunRequest(instance_id, path, fork_id, later_messages)
+        return await self.call(RowCall(FORK_RUN, request))
 
     async def drop_message(self, instance_id: str, position: str, *, note: str | None = None) -> None:
         """Drop a message that a run rejected: one of ``rejected`` in its tree, by its position.

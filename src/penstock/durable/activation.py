@@ -93,12 +93,23 @@ class CancelRequested(msgspec.Struct, frozen=True):
     reason: str | None = None
 
 
-class Begun(msgspec.Struct, frozen=True):
-    """What the journal of a run that has continued as a new one begins with. ``view`` is JSON, as text."""
+class Draws(msgspec.Struct, frozen=True):
+    """Of a run that was forked from others: up to the record at the position ``until`` its function draws as the run
+    did that had this ``key``."""
+
+    until: int
+    key: str
+
+
+class ContinuedRecord(msgspec.Struct, frozen=True):
+    """What the journal of a run that has continued as a new one, or was forked from another one, begins with. ``view``
+    is JSON, as text. ``forks``: oldest first. ``forked_from``: what the engine wrote of the fork, kept."""
 
     arguments: msgspec.Raw
     continuation: int
     view: str | None = None
+    forks: list[Draws] = []
+    forked_from: msgspec.Raw | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="forkedFrom")
 
 
 class Rejected(msgspec.Struct, frozen=True):
@@ -201,6 +212,8 @@ class Activation:
         self._warn = warn
         self.not_awaited: tuple[str, ...] = ()  # calls that the function dropped without an `await`, in words
         self._max_lost = max_lost
+        self._forked_from: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+        self._draws: list[Draws] = []  # those of former runs that are still replayed, the next one to end first
         self._losses: dict[str, list[Record]] = {}  # by path, those that no append has yet
         self._unkept: set[str] = set()  # marks that were given to records which have not been fed yet
         self._touched: dict[str, None] = {}
@@ -255,12 +268,22 @@ class Activation:
         begun = decode(record.payload or "", ContinuedRecord)
         self._arguments = bytes(begun.arguments).decode()
         self.info.continuation, self.info.view = begun.continuation, begun.view
-        self.kernel.now = record.at
+        self.kernel.now, self._forked_from = record.at, begun.forked_from
+        self._draws = [each for each in begun.forks if each.until > 0]
+        self._draw_on()
+
+    def _draw_on(self) -> None:
+        """Draw as the run that the next records are of."""
+        while self._draws and self._draws[0].until < self.pos:
+            del self._draws[0]
+        self.info.draws_as = self._draws[0].key if self._draws else None
 
     def apply_record(self, record: Record, *, replaying: bool = False, behind: bool = False) -> None:
         """One record that is durable, and the activation that follows from it. ``replaying`` as in `start`;
         ``behind``: there are others behind it."""
         self.info.replaying, self.kernel.is_behind, self.pos = replaying, behind, record.pos
+        if self._draws:
+            self._draw_on()
         try:
             with body_runs(self._left, muted=replaying):
                 self.kernel.deliver(record)
@@ -463,7 +486,8 @@ class Activation:
         if asked is None or self.kernel.root.cancel_called:
             return None
         arguments = self.workflow.encode_arguments(*asked.arguments, max_bytes=self.payload_max_bytes)
-        begun = Begun(msgspec.Raw(arguments.encode()), self.info.continuation + 1, self.info.view)
+        number, view = self.info.continuation + 1, self.info.view
+        begun = ContinuedRecord(msgspec.Raw(arguments.encode()), number, view, forked_from=self._forked_from)
         payload = msgspec.json.encode(begun).decode()
         return Record(0, JournalKind.BEGUN, name=str(begun.continuation), payload=payload)
 

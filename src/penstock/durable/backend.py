@@ -299,6 +299,12 @@ class CallerRuns(Protocol):
         """Ask the run to end, or end it."""
         ...
 
+    async def fork(
+        self, instance_id: str, path: str, fork_id: str | None, *, later_messages: bool, id: str
+    ) -> StartedRun:
+        """Start another run with the journal of this one, up to an operation."""
+        ...
+
     async def retry(self, instance_id: str, from_path: str | None, note: str | None, *, id: str) -> None:
         """Let a failed run go on."""
         ...

@@ -58,6 +58,10 @@ class BlockingRun(Generic[R]):
         """See `Run.cancel`."""
         self._call(lambda: self._run.cancel(reason, force=force))
 
+    def fork(self, path: str, *, id: str | None = None, later_messages: bool = False) -> BlockingRun[R]:
+        """See `Run.fork`."""
+        return BlockingRun(self._call(lambda: self._run.fork(path, id=id, later_messages=later_messages)), self._call)
+
     def retry(self, from_: str | None = None, *, note: str | None = None) -> None:
         """See `Run.retry`."""
         self._call(lambda: self._run.retry(from_, note=note))

@@ -430,6 +430,15 @@ class LocalRuns:
         """Let the next program that serves a workflow under no name have its runs; its job types."""
         return await told(self._engine.origins.adopt(workflow))
 
+    async def fork(
+        self, instance_id: str, path: str, fork_id: str | None, *, later_messages: bool, id: str
+    ) -> StartedRun:
+        """Start another run with the journal of this one, up to an operation."""
+        forked = self._engine.forks.fork(instance_id, path, fork_id=fork_id, later_messages=later_messages)
+        view = await told(forked, id)
+        self.names.note(view.id, fork_id)
+        return StartedRun(view.id, bool(view.deduplicated))
+
     async def retry(self, instance_id: str, from_path: str | None, note: str | None, *, id: str) -> None:
         """Let a failed run go on."""
         await told(self._engine.instances.retry_run(instance_id, from_path, note), id)

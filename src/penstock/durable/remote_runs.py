@@ -176,6 +176,20 @@ class RemoteRuns:
         request = r.CancelRunRequest(instance_id, reason or "", force)
         await self._call("Cancel", request, r.CancelRunResponse, id=id)
 
+    async def adopt(self, workflow: str) -> list[str]:
+        """Let the next program that serves a workflow under no name have its runs; its job types."""
+        return (await self._call("Adopt", r.AdoptRunsRequest(workflow), r.AdoptRunsResponse)).job_types
+
+    async def fork(
+        self, instance_id: str, path: str, fork_id: str | None, *, later_messages: bool, id: str
+    ) -> StartedRun:
+        """Start another run with the journal of this one, up to an operation. Without ``fork_id`` a call that was lost
+        is not made again, as it may have started one."""
+        request = r.ForkRunRequest(instance_id, path, fork_id, later_messages)
+        found = await self._call("Fork", request, Instance, id=id, wait_s=None if fork_id is not None else 0)
+        self.names.note(found.id, fork_id)
+        return StartedRun(found.id, bool(found.deduplicated))
+
     async def retry(self, instance_id: str, from_path: str | None, note: str | None, *, id: str) -> None:
         """Let a failed run go on."""
         request = r.RetryRunRequest(instance_id, from_path or "", note or "")

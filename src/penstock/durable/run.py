@@ -271,18 +271,51 @@ class Run(Generic[R]):
         await self._runs().retry(self.instance_id, from_, note, id=self.id)
 
     @in_its_loop
-    async def view(self, timeout_s: float = 0.0) -> Any:
-        """What the body showed last with `set_view`, also when it has ended; None before. ``timeout_s``: waits so long
-        for the first one, or for the end of a run that shows none."""
-        until = trio.current_time() + timeout_s
-        while True:
-            left_s = until - trio.current_time()
-            runs = self._runs()
-            ended = left_s > 0 and (await runs.look(self.instance_id)).completed_at is not None
-            found = (await runs.tree(self.instance_id)).get("view")
-            if found is not None or ended or left_s <= 0:
-                return found
-            await trio.sleep(min(POLL_INTERVAL_S, left_s))
+    async def fork(self, path: str, *, id: str | None = None, later_messages: bool = False) -> Run[R]:
+        """Start another run with this run's journal up to an operation, and return it. It goes on from there; this run
+        stays as it is, open or ended.
+
+        Args:
+            path: the operation that the new run does again, such as ``"/3"`` (`history` has them). ``"start"``: from
+                the beginning; ``"end"``: from where the journal ends.
+            id: the new run is started once under this id. Without it each call starts one.
+            later_messages: the new run gets the messages that came after that operation, too. By default it gets those
+                before.
+
+        Raises:
+            BadRequest: the journal has no such operation.
+            IdempotencyConflict: another run has the id.
+        """
+        check_text("path", path, PATH_MAX_CHARS)
+        check_id(id)
+        check_flag("later_messages", later_messages)
+        started = await self._runs().fork(self.instance_id, path, id, later_messages=later_messages, id=self.id)
+        return Run(
+            id or started.instance_id, started.instance_id, self._runs, self._run_ends, self._workflow,
+            is_new=not started.deduplicated, deduplicated=started.deduplicated, portal=self.portal,
+        )  # fmt: skip
+
+    @in_its_loop
+    async def view(self, key: str | float | None = None, timeout_s: float = 0.0) -> Any:
+        """Return what the run showed last with `set_view`, also after its end; None before.
+
+        Args:
+            key: of what it showed with ``set_view(value, key=…)``.
+            timeout_s: waits so long, in seconds, for the first value, or for the end of a run that shows none. While
+                somebody waits, the run's executor writes down at once what it shows.
+        """
+        if isinstance(key, (int, float)):  # as it was called before there were keys
+            timeout_s, key = key, None
+        check_text("key", key, MESSAGE_NAME_MAX_CHARS)
+        ends = trio.current_time() + timeout_s
+        found = RunView()
+        with trio.move_on_at(ends if timeout_s > 0 else inf):
+            while not (found.shown or found.ended):
+                wait_s = ASK_WAIT_S if timeout_s > 0 else 0
+                found = await self._runs().view(self.instance_id, key, wait_s, id=self.id)
+                if timeout_s <= 0:
+                    break
+        return None if found.value is None else msgspec.json.decode(msgspec.json.encode(found.value))
 
     @in_its_loop
     async def tree(self) -> dict[str, Any]:

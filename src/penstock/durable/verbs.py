@@ -71,6 +71,15 @@ class RunInfo(msgspec.Struct):
     view: str | None = None
     deadline: datetime | None = None
     continuation: int = 0
+    records: int = 0
+    draws_as: str | None = None
+    """Of a run that was forked: the key of the run whose records it replays, as long as it does."""
+
+    @property
+    def is_continue_as_new_suggested(self) -> bool:
+        """Return whether the run's journal had 10,000 records when `run_info` was called: then `continue_as_new` saves
+        time at each replay. The same at replay."""
+        return self.records >= CONTINUE_AFTER_RECORDS
 
     @property
     def key(self) -> str:

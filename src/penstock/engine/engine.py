@@ -57,6 +57,7 @@ from penstock.engine.requests.payload import PayloadLimits
 from penstock.engine.requests.read_pool import ReadPool
 from penstock.engine.runs.children import Children
 from penstock.engine.runs.code import Code
+from penstock.engine.runs.forks import Forks
 from penstock.engine.runs.journal import Journal
 from penstock.engine.runs.origins import Origins
 from penstock.engine.runs.runs import Runs
@@ -170,6 +171,11 @@ class Engine:
         self._cache.clear()
         self.polls.leases.doubt()
         self.polls.claims.low_water_marks.drop()
+
+    @property
+    def forks(self) -> Forks:
+        """Starts durable runs with the journals of others."""
+        return Forks(self.database, self.definitions, self.instances)
 
     @property
     def signatures(self) -> Signatures:

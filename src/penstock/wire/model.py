@@ -491,6 +491,13 @@ class Branch(Answer, frozen=True):
     instance_id: Annotated[str | None, Proto(12, TEXT, "penstock.v1")] = None
 
 
+class ForkedFrom(Answer, frozen=True):
+    """The run that another one was forked from, and at which operation."""
+
+    id: Annotated[str, Proto(1, TEXT, "penstock.v1")] = field(default_factory=str)
+    path: Annotated[str, Proto(2, TEXT, "penstock.v1")] = field(default_factory=str)
+
+
 class RunTree(Answer, frozen=True):
     """A run of code and its branches, or an instance of a definition and the instances that it called. `view` is what
     its body showed last, `views` what it showed by key, `waits_for` what it waits for, in words. What is open is so
@@ -510,3 +517,5 @@ class RunTree(Answer, frozen=True):
     blocked_reason: Annotated[str | None, Proto(11, TEXT, "penstock.v1")] = None
     rejected: Annotated[list[RejectedMessage], Proto(12, package="penstock.v1")] = []  # noqa: RUF012 - msgspec makes a new one each time
     rejected_count: Annotated[int | None, Proto(13, INT32, "penstock.v1")] = None
+    views: Annotated[Any, Proto(14, JSON, "penstock.v1")] = None
+    forked_from: Annotated[ForkedFrom | None, Proto(15, package="penstock.v1")] = None

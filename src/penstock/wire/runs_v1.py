@@ -149,6 +149,13 @@ class EndedRunsResponse(Struct):
     instance_ids: Annotated[list[str], Proto(1)] = field(default_factory=list[str])
 
 
+class ForkRunRequest(Struct):
+    id: Annotated[str, Proto(1)] = ""
+    path: Annotated[str | None, Proto(2)] = None
+    fork_id: Annotated[str | None, Proto(3)] = None
+    later_messages: Annotated[bool | None, Proto(4)] = None
+
+
 class RunTreeRequest(Struct):
     instance_id: Annotated[str, Proto(1)] = ""
 

@@ -46,6 +46,7 @@ from penstock.engine.requests.paging import (
 )
 from penstock.engine.requests.payload import EMPTY_OBJECT, check_text
 from penstock.engine.requests.read_pool import ReadPool
+from penstock.engine.starts.forked_run import Fork
 from penstock.engine.starts.start_item import StartItem
 from penstock.engine.starts.starts import Starts
 from penstock.errors import BadRequest, NotFound, Overloaded, PenstockError
@@ -132,6 +133,12 @@ class Instances:
         item = self._submit(request, call)
         return await item.wait_answer(), item.found
 
+    async def start_forked(self, request: StartRequest, fork: Fork) -> tuple[Instance, bool]:
+        """Start a durable run that begins with the journal of another one. Return it, and whether the one with its
+        instance key was there. Raises as `start` does, and NotFound, BadRequest, Conflict (`starts.forked_run`)."""
+        item = self._submit(request, fork=fork)
+        return await item.wait_answer(), item.found
+
     def submit_of_batch(self, request: StartRequest, place: BatchPlace) -> StartItem:
         """Queue the start of an item of a batch. Raises as `start` does; waiting for its answer raises `NotDue` when it
         was started before."""
@@ -150,12 +157,14 @@ class Instances:
         reservation: MemoryReservation | None = None,
         by: str | None = None,
         now: float | None = None,
+        reserved: int = 0,
+        fork: Fork | None = None,
     ) -> StartItem:
         """Queue a start, with room for its answer: its own variables come back."""
         rules = self.check_start(request)
         if request.variables is None:
             request = msgspec.structs.replace(request, variables=EMPTY_OBJECT)
-        item = StartItem(request, rules, call, place, reservation, by)
+        item = StartItem(request, rules, call, place, reservation, by, reserved, fork)
         item.reservation.reserve(COPIES * len(request.variables))
         (self._starts.keyed if item.keyed else self._starts.commit_queue).submit_nowait(item, now=now)
         return item

@@ -312,7 +312,7 @@ class Journal:
         """Let a run go on as a new one: its journal is a record with this payload, then the messages at the positions
         ``kept``. ``name`` is another one each time. False: there is mail; read the journal and go on. Idempotent.
         Raises LeaseLost, PayloadTooLarge, and Unavailable while older engines live."""
-        limit = 2 * self._settings.payload_max_bytes + PATH_MAX_CHARS  # what it shows stands there, too
+        limit = 2 * (self._settings.payload_max_bytes + PATH_MAX_CHARS)  # it holds the view, and of a fork its origin
         if len(payload.encode()) > limit:
             raise PayloadTooLarge(f"the run continues with more than {self._settings.payload_max_bytes} bytes")
         check_text(payload, "arguments", limit)

@@ -25,7 +25,8 @@ from penstock.engine.requests.payload import check_text
 from penstock.engine.runs import mailbox
 from penstock.engine.runs.journal import Journal, digest_of, read_sent
 from penstock.engine.runs.mailbox import OpenBranch, read_branches
-from penstock.errors import BadRequest, Conflict, NotFound, PayloadTooLarge
+from penstock.engine.starts.forked_run import forked_from
+from penstock.errors import BadRequest, Conflict, NotFound
 from penstock.loop.offload import run_sized
 from penstock.settings import Settings
 from penstock.store.db.connection import TrioConnection
@@ -242,6 +243,7 @@ class Runs:
             open_ones = _open_branches(about) if about is not None else await _dropped_calls(connection, number)
             noted = mailbox.rejected_notes(open_ones)
             messages = await store.messages_at(connection, number, sorted(noted)) if noted else []
+            forked = await forked_from(connection, number)
         code = cast("dict[str, dict[str, Any]]", loaded.definition.metadata)["code"]  # as generated
         plain, keyed = shown_parts(view)
         return RunTree(
@@ -259,6 +261,7 @@ class Runs:
             blocked=row.blocked_since is not None or None,
             blocked_since=row.blocked_since,
             blocked_reason=row.blocked_reason,
+            forked_from=forked,
         )
 
     async def read_open(self, definition: int) -> AsyncGenerator[list[tuple[store.OpenRun, JournalPage]]]:

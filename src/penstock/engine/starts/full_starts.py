@@ -27,6 +27,7 @@ from penstock.engine.group_commit.queue import GroupCommitQueue
 from penstock.engine.requests import ids
 from penstock.engine.requests.answers import COPIES, SMALL_BYTES
 from penstock.engine.requests.ids import IdSource
+from penstock.engine.starts.forked_run import Forking, prepare_fork
 from penstock.engine.starts.start_item import StartItem
 from penstock.engine.starts.start_windows import StartWindows
 from penstock.errors import BadRequest, IdempotencyConflict, LeaseLost, Overloaded, PenstockError
@@ -35,7 +36,7 @@ from penstock.settings import Settings
 from penstock.store.db.connection import TrioConnection
 from penstock.store.db.database import RefusedWithin, TryAgain, wait_replicated
 from penstock.store.db.statements import SQL, Statement
-from penstock.store.rows import batches, calls, idempotency, keys
+from penstock.store.rows import batches, calls, idempotency, instances, keys
 from penstock.store.rows import full_path as store
 from penstock.store.rows.full_path import Change, NewInstance
 from penstock.wire import model
@@ -107,7 +108,8 @@ class FullStarts:
         extra: list[Statement] = []
         found: list[tuple[StartItem, model.Instance]] = []
         with commit_queue.transaction(transaction):
-            for item in await self._left_of_batches(connection, items):
+            left = await self._left_of_batches(connection, await not_started(connection, items))
+            for item in left:
                 item.planned = None
                 change = await self._begin(connection, transaction, item, found, extra)
                 loaded, request = item.loaded, item.request
@@ -168,15 +170,13 @@ class FullStarts:
         has its answer, it is refused, or takes long."""
         loaded, request, rules = item.loaded, item.request, item.rules
         assert loaded is not None
-        id, at, called_by = self._ids.next(), None, None
-        priority, flow_key = request.priority, request.flow_key
-        if item.call is not None:
-            run = await calls.hold_caller(connection, item.call)
-            if run is None or run.by.depth > DEPTH_MAX:
-                deep = f"path: the run would be call {DEPTH_MAX + 1} in a row"
-                item.refuse(LeaseLost(LOST) if run is None else BadRequest(deep))
-                return None
-            called_by, priority, flow_key = run
+        id, at = item.reserved or self._ids.next(), None
+        try:
+            called_by, priority, flow_key = await _caller(connection, item)
+            forking = None if item.fork is None else await prepare_fork(connection, item.fork, request.variables)
+        except PenstockError as error:  # nothing of it was written
+            item.refuse(error)
+            return None
         try:
             if await self._used_before(connection, item, loaded, id, found):
                 return None
@@ -206,13 +206,16 @@ class FullStarts:
             called_by=called_by,
         )
         try:
-            return await transaction.advance(connection, item, case, new, business_key=request.business_key)
+            change = await transaction.advance(connection, item, case, new, business_key=request.business_key)
         except LongWork:
             if item.together:  # two queues would have it: this batch tries each by itself yet
                 raise Apart from None
             self._take_over(item)
         except PenstockError as error:
             item.refuse(error)
+        else:
+            extra += _fork_writes(connection, change, forking)
+            return change
         return None
 
     async def _used_before(
@@ -316,6 +319,37 @@ class FullStarts:
             item.refuse(Overloaded(f"the open instance's variables have {more} bytes, for which there is no room now"))
             return None
         return views[0]
+
+
+async def not_started(connection: TrioConnection, items: list[StartItem]) -> list[StartItem]:
+    """The items without those that have a reserved id which an instance has: an earlier try started that."""
+    reserved = [item.reserved for item in items if item.reserved]
+    there = await instances.started(connection, reserved) if reserved else {}
+    for item in items:
+        if item.reserved in there:
+            item.refuse(NotDue("the instance was started before"))
+    return [item for item in items if not item.settled]
+
+
+async def _caller(connection: TrioConnection, item: StartItem) -> tuple[calls.CalledBy | None, int | None, str | None]:
+    """Return who calls what is started, its priority and its flow key. Raises LeaseLost, BadRequest."""
+    if item.call is None:
+        return None, item.request.priority, item.request.flow_key
+    run = await calls.hold_caller(connection, item.call)
+    if run is None:
+        raise LeaseLost(LOST)
+    if run.by.depth > DEPTH_MAX:
+        raise BadRequest(f"path: the run would be call {DEPTH_MAX + 1} in a row")
+    return run
+
+
+def _fork_writes(connection: TrioConnection, change: Change, forking: Forking | None) -> list[Statement]:
+    """Return what writes the journal of a fork. Its time began as the other's; its executor is told of the journal."""
+    if forking is None:
+        return []
+    [token] = change.effects.inserted
+    token.entered_at, token.attempt = forking.began_at, 1
+    return [forking.copy(connection, change.effects.instance.id)]
 
 
 def _digest(item: StartItem) -> bytes:

@@ -8,6 +8,7 @@ from penstock.engine.advance.advancer import LongItem
 from penstock.engine.definitions.definitions import LoadedDefinition
 from penstock.engine.queues.waiters import Waiter
 from penstock.engine.requests.answers import COPIES, MemoryReservation, current_reservation
+from penstock.engine.starts.forked_run import Fork
 from penstock.errors import PenstockError
 from penstock.store.rows.batches import BatchPlace
 from penstock.store.rows.calls import CodeCall
@@ -21,8 +22,9 @@ class StartItem(LongItem[model.Instance]):
     """One start."""
 
     __slots__ = (
-        "actor", "asked", "assumed", "call", "found", "reservation", "id", "loaded", "place", "request", "rules", "span",
-        "together", "waiter", "wrong",
+        "actor", "asked", "assumed", "call", "fork", "found", "id", "loaded", "place", "request",
+        "reservation", "reserved",
+        "rules", "span", "together", "waiter", "wrong",
     )  # fmt: skip
 
     def __init__(
@@ -33,19 +35,23 @@ class StartItem(LongItem[model.Instance]):
         place: BatchPlace | None = None,
         reservation: MemoryReservation | None = None,
         by: str | None = None,
+        reserved: int = 0,
+        fork: Fork | None = None,
     ) -> None:
-        """``call``: of the run of code that waits for its end; it has an instance key then. ``place``: in a batch,
-        which it is the item of. ``reservation``: of a call that no task serves, and ``by``: who makes it; of all others the
-        task says so."""
+        """``fork``: of a durable run that begins with the journal of another one.
+
+        ``call``: of the durable run that waits for its end; it has an instance key then. ``place``: in a batch,
+        which it is the item of. ``reservation``: of a call that no task serves, and ``by``: who makes it; of all others
+        the task says so. ``reserved``: the id that the instance gets, whose caller has it already; 0: a new one."""
         super().__init__()
-        self.call = call
+        self.call, self.fork = call, fork
         self.place = place
         self.request = request
         self.asked = self.rules = rules  # its definition may add to these
         self.reservation = current_reservation() if reservation is None else reservation
         self.actor = (actor() if reservation is None else by) if place is None else f"batch:{place.batch}"
         self.span = current_call()
-        self.id = 0
+        self.id = self.reserved = reserved
         self.together = False  # all that are in one transaction with it come to be, or none
         self.found = False  # its answer is an instance that was there before
         self.loaded: LoadedDefinition | None = None
@@ -74,8 +80,8 @@ class StartItem(LongItem[model.Instance]):
 
     @property
     def is_plain(self) -> bool:
-        """Whether nothing but its instance is written."""
-        return self.rules is None and self.place is None
+        """Return whether nothing but its instance is written."""
+        return self.rules is None and self.place is None and self.fork is None
 
     @property
     def keyed(self) -> bool:
@@ -88,9 +94,11 @@ class StartItem(LongItem[model.Instance]):
         """Return whether one key is all that other starts are asked about: its idempotency key, or the instance key of
         a SQL function's start."""
         request = self.request
-        return (
-            request.idempotency_key is not None and request.instance_key is None and self.call is None and self.is_plain
-        )
+        if self.call is not None or not self.is_plain:
+            return False
+        if self.reserved:
+            return request.instance_key is not None and request.idempotency_key is None
+        return request.idempotency_key is not None and request.instance_key is None
 
     @property
     def has_flow(self) -> bool:

@@ -26,7 +26,7 @@ from penstock.engine.queues.deliveries import Delivery
 from penstock.engine.queues.polls import Polls
 from penstock.engine.requests import ids
 from penstock.engine.requests.ids import IdSource
-from penstock.engine.starts.full_starts import Apart, FullStarts, ViewsInstances
+from penstock.engine.starts.full_starts import Apart, FullStarts, ViewsInstances, not_started
 from penstock.engine.starts.start_item import StartItem
 from penstock.errors import BadRequest, Conflict, TooManyRequests
 from penstock.loop.offload import run_long
@@ -76,33 +76,13 @@ class Starts:
         self._polls = polls
         self._ids = id_source
         self._latest: dict[str, int] = {}  # keys of the latest versions as last heard of, by id of the definition
-        self.commit_queue: GroupCommitQueue[StartItem] = GroupCommitQueue(
-            "start",
-            database,
-            settings,
-            metrics,
-            self._batch,
-            look=self._find_lost,
-            undo=self._give_up,
-            label="start",
-            finish=self._batch_over,
-        )
-        self.keyed: GroupCommitQueue[StartItem] = GroupCommitQueue(
-            "keyed start",
-            database,
-            settings,
-            metrics,
-            self._batch_keyed,
-            key=lambda item: item.key,
-            per_key=STARTS_PER_KEY,
-        )
+        self.commit_queue: GroupCommitQueue[StartItem] = _PlainStarts(self, database, settings, metrics)
+        self.keyed: GroupCommitQueue[StartItem] = _KeyedStarts(self, database, settings, metrics)
         self.long: LongPath[StartItem] = LongPath("long start", settings, transactions.advancer, self._apply_long)
         self._full = FullStarts(settings, definitions, transactions, id_source, self.long.take_over, view)
 
-    def _batch_over(self, items: list[StartItem]) -> None:
-        self._give_up([item for item in items if item.batch is items])  # not those that stand aside, or did
-
-    async def _batch(self, connection: TrioConnection, items: list[StartItem], again: bool) -> None:
+    async def apply_plain(self, connection: TrioConnection, items: list[StartItem], again: bool) -> None:
+        """For the group-commit queue of starts without a key."""
         fresh = [item for item in items if not item.settled and item.loaded is None]
         await self._load(connection, fresh, self._remembered(fresh))
         plain: list[StartItem] = []
@@ -219,7 +199,8 @@ class Starts:
             # After an outage the id may have been taken by our own earlier try, committed only now: that one is looked
             # for under its id at the next try.
             for item in untried if again else items:
-                item.id = self._ids.next()
+                item.id = item.reserved or self._ids.next()
+            await not_started(connection, items)
             raise
         except Outdated:
             tried = [item for item in items if again and item not in untried]
@@ -257,7 +238,7 @@ class Starts:
 
     def _forget_latest(self, items: list[StartItem]) -> None:
         """Let the next try ask for the latest versions."""
-        self._give_up(items)
+        self.give_up(items)
         for item in items:
             self._latest.pop(item.request.definition_id, None)
             if item.assumed:
@@ -274,7 +255,7 @@ class Starts:
             if loaded is None or not self._is_fast(loaded):
                 continue
             if loaded.definition.start is None and not loaded.definition.has_flow_keys:
-                self._give_up([item])  # it waits for a job of the first step
+                self.give_up([item])  # it waits for a job of the first step
                 item.loaded = loaded
 
     async def _deliver(self, connection: TrioConnection, items: list[StartItem], deliveries: list[Delivery]) -> None:
@@ -294,19 +275,19 @@ class Starts:
             assert row.lease_until is not None
             deliveries.append(
                 Delivery(
-                    waiter,
-                    loaded,
-                    row.id,
-                    row.id,
-                    row.seq,
-                    row.seq,
-                    0,
-                    1,
-                    0,
-                    row.entered_at,
-                    row.entered_at,
-                    row.lease_until,
-                    request.business_key,
+                    waiter=waiter,
+                    loaded=loaded,
+                    instance=row.id,
+                    token=row.id,
+                    seq=row.seq,
+                    entry=row.seq,
+                    step=0,
+                    attempt=1,
+                    failures=0,
+                    entered_at=row.entered_at,
+                    claimed_at=row.entered_at,
+                    lease_until=row.lease_until,
+                    business_key=request.business_key,
                 )
             )
         else:
@@ -329,7 +310,7 @@ class Starts:
             )
         )
 
-    async def _find_lost(self, connection: TrioConnection, items: list[StartItem]) -> None:
+    async def find_lost(self, connection: TrioConnection, items: list[StartItem]) -> None:
         """Starts of an earlier try that may have been committed: the ids were ours, so they are found by them."""
         tried = {item.id: item for item in items if item.id and not item.settled and item.loaded is not None}
         if not tried:
@@ -343,11 +324,12 @@ class Starts:
             if waiter is not None and (
                 row.lease_until is None or holder != waiter.worker or _first_type(item) not in waiter.types
             ):
-                self._give_up([item])
+                self.give_up([item])
             self._begun(item, row, deliveries, fresh=False)
         await self._deliver(connection, items, deliveries)
 
-    def _give_up(self, items: list[StartItem]) -> None:
+    def give_up(self, items: list[StartItem]) -> None:
+        """Their jobs are for the polls no more that these were reserved of."""
         for item in items:
             waiter, item.waiter = item.waiter, None
             if waiter is not None:
@@ -357,7 +339,8 @@ class Starts:
         for item in items:
             await (self.keyed if item.keyed else self.commit_queue).apply_batch([item])
 
-    async def _batch_keyed(self, connection: TrioConnection, items: list[StartItem], again: bool) -> None:
+    async def apply_keyed(self, connection: TrioConnection, items: list[StartItem], again: bool) -> None:
+        """For the group-commit queue of those with one."""
         await self._load(connection, [item for item in items if item.loaded is None])
         for several in (*_of_one_caller(items), *_of_own_keys(items)):
             await self._start_together(connection, several)
@@ -421,3 +404,37 @@ def _rules(start: StartOfDefinition, item: StartItem, work_steps: int) -> StartR
 def _first_type(item: StartItem) -> str:
     assert item.loaded is not None
     return item.loaded.definition.steps[0].job_type or ""
+
+
+class _PlainStarts(GroupCommitQueue[StartItem]):
+    """The group-commit queue of starts without a key."""
+
+    def __init__(self, starts: Starts, database: Database, settings: Settings, metrics: Metrics) -> None:
+        super().__init__("start", database, settings, metrics, label="start")
+        self._starts = starts
+
+    async def apply(self, connection: TrioConnection, items: list[StartItem], again: bool) -> None:
+        await self._starts.apply_plain(connection, items, again)
+
+    async def look(self, connection: TrioConnection, items: list[StartItem]) -> None:
+        await self._starts.find_lost(connection, items)
+
+    def roll_back(self, items: list[StartItem]) -> None:
+        self._starts.give_up(items)
+
+    def finish(self, items: list[StartItem]) -> None:
+        self._starts.give_up([item for item in items if item.batch is items])  # not those that stand aside, or did
+
+
+class _KeyedStarts(GroupCommitQueue[StartItem]):
+    """The group-commit queue of those with one: who shares a key has to see who came before."""
+
+    def __init__(self, starts: Starts, database: Database, settings: Settings, metrics: Metrics) -> None:
+        super().__init__("keyed start", database, settings, metrics, per_key=STARTS_PER_KEY)
+        self._starts = starts
+
+    def key(self, item: StartItem) -> object:
+        return item.key
+
+    async def apply(self, connection: TrioConnection, items: list[StartItem], again: bool) -> None:
+        await self._starts.apply_keyed(connection, items, again)
