@@ -628,6 +628,18 @@ CREATE TABLE schedule (                -- what is started by the clock
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX schedule_due ON schedule (fire_at) WHERE fire_at IS NOT NULL;
 
+CREATE TABLE declared (                -- schedules and queues as the code of durable workflows has them; operators may have changed them
+  kind        text NOT NULL,           -- schedule, queue
+  name        text COLLATE "C" NOT NULL,
+  workflow    text NOT NULL,           -- the id of its definition
+  version     int NOT NULL,            -- of the workflow: the highest holds
+  body        jsonb,                   -- as the code has it; null: no code has it any more
+  applied     jsonb,                   -- what was put because of it; null: nothing was
+  seen_at     timestamptz NOT NULL,    -- when a program said so last
+  PRIMARY KEY (kind, name)
+);
+CREATE INDEX declared_workflow ON declared (workflow);
+
 CREATE TABLE schedule_run (            -- what became of its times; the last 100. The key is the second net against two runs of one
   schedule    int NOT NULL,
   at          timestamptz NOT NULL,    -- the nominal time

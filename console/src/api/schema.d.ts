@@ -2456,6 +2456,40 @@ export interface components {
             keep?: string;
         };
         /**
+         * Declaration
+         * @description A schedule or a queue that the code of a durable workflow has. `kind`: schedule, queue. `state`: AS_IN_CODE,
+         *         CHANGED (somebody has put another one), DELETED (somebody has deleted it), NOT_IN_CODE (the code had it once).
+         *         `workflow` and `version`: the code that said so last, at `seen_at`. `body`: what it says.
+         */
+        Declaration: {
+            kind: string;
+            id: string;
+            state: string;
+            workflow: string;
+            version: number;
+            /** Format: date-time */
+            seenAt: string;
+            body?: Record<string, never>;
+        };
+        /**
+         * DeclarationPage
+         * @description Some items of a list.
+         *
+         *         Asked for by number it says `total`, how many there are on all pages: exact, unless `total_is_estimate`. Asked
+         *         for by `limit` and `cursor` it says `next`, the cursor of what comes after its items, none at the end of the
+         *         list; before the end it may have fewer items than asked for, or none.
+         */
+        DeclarationPage: {
+            items: components["schemas"]["Declaration"][];
+            page?: number;
+            pageSize?: number;
+            total?: number;
+            /** @description Beyond 10,000 (addition). */
+            totalIsEstimate?: boolean;
+            /** @description The `cursor` of the next slice; absent in the last one. */
+            next?: string;
+        };
+        /**
          * Dedupe
          * @description A start happens once in a window of time: within it the answer to one with the same key is the first one's
          *         instance.

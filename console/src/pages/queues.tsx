@@ -3,6 +3,7 @@ import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { useAddress } from "../address";
 import { engine, type Queue } from "../api/client";
+import { Declared, Deleted, useDeclared } from "../parts/declared";
 import { Dialog } from "../parts/dialog";
 import { Empty } from "../parts/states";
 import { Badge } from "../parts/status";
@@ -27,6 +28,7 @@ export function QueuesPage() {
     getNextPageParam: (last) => last.next,
     refetchInterval: REFRESH_MS,
   });
+  const declared = useDeclared("queue");
   const columns: (Column<Queue> | false)[] = [
     {
       head: "Queue",
@@ -36,6 +38,7 @@ export function QueuesPage() {
         </button>
       ),
     },
+    declared.size > 0 && { head: "Code", cell: (row) => <Declared of={declared.get(row.name)} done={() => pages.refetch()} /> },
     { head: "State", cell: (row) => (row.policy.paused ? <Badge look="wait">Paused</Badge> : <Badge look="run">Open</Badge>) },
     { head: "Job types", look: "el types", title: (row) => row.policy.jobTypes.join(", "), cell: (row) => row.policy.jobTypes.join(", ") },
     { head: "Concurrency", look: "r", label: "concurrency", cell: (row) => row.policy.concurrency ?? "any" },
@@ -92,6 +95,7 @@ export function QueuesPage() {
           }
         />
       </section>
+      <Deleted found={declared} done={() => pages.refetch()} />
       {chosen !== undefined && <Standing name={chosen} />}
       {edited && <QueueDialog queue={edited === "new" ? undefined : edited} close={() => setEdited(undefined)} done={() => pages.refetch()} />}
       {deleted && (

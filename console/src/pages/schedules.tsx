@@ -4,6 +4,7 @@ import { useState } from "react";
 import { Link } from "wouter";
 import { useAddress } from "../address";
 import { engine, type Schedule, type ScheduleRun } from "../api/client";
+import { Declared, Deleted, useDeclared } from "../parts/declared";
 import { Dialog, NoteField } from "../parts/dialog";
 import { Empty } from "../parts/states";
 import { Badge, type Look } from "../parts/status";
@@ -49,6 +50,7 @@ export function SchedulesPage() {
     getNextPageParam: (last) => last.next,
     refetchInterval: REFRESH_MS,
   });
+  const declared = useDeclared("schedule");
   const ask = (act: Act, schedule: Schedule) => {
     setTold(undefined);
     setAsked([act, schedule]);
@@ -62,6 +64,7 @@ export function SchedulesPage() {
         </button>
       ),
     },
+    declared.size > 0 && { head: "Code", cell: (row) => <Declared of={declared.get(row.id)} done={() => pages.refetch()} /> },
     { head: "State", title: (row) => row.pauseNote, cell: (row) => (row.paused ? <Badge look="wait">Paused</Badge> : <Badge look="run">On</Badge>) },
     { head: "When", look: "el", title: when, cell: (row) => <code>{when(row)}</code> },
     { head: "Starts", look: "el", cell: (row) => <Started schedule={row} /> },
@@ -127,6 +130,7 @@ export function SchedulesPage() {
           }
         />
       </section>
+      <Deleted found={declared} done={() => pages.refetch()} />
       {chosen !== undefined && <Chosen id={chosen} backfill={operates ? (schedule) => ask("backfill", schedule) : undefined} />}
       {edited && <ScheduleDialog schedule={edited === "new" ? undefined : edited} close={() => setEdited(undefined)} done={done} />}
       {asked && <Asked act={asked[0]} schedule={asked[1]} close={close} done={done} told={(run) => setTold([asked[1], run])} />}

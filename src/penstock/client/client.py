@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.client.batches import BatchCalls
 from penstock.client.bulk import BulkCalls
+from penstock.client.declared import DeclarationCalls
 from penstock.client.definitions import DefinitionCalls
 from penstock.client.instances import InstanceCalls
 from penstock.client.jobs import JobCalls

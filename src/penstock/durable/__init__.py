@@ -28,6 +28,7 @@ from penstock.durable.errors import (
     UpdateRefused,
     UpdateUnanswered,
 )
+from penstock.durable.in_code import Queue
 from penstock.durable.step import Step, StepInfo, step, step_info
 from penstock.durable.updates import Update, update
 from penstock.durable.verbs import (

@@ -44,6 +44,7 @@ from penstock.durable.given import (
     seconds_given,
     wrong,
 )
+from penstock.durable.in_code import check_queues
 from penstock.durable.loaded_run import ExecutorLimits
 from penstock.durable.news import RunEnds
 from penstock.durable.run import Run

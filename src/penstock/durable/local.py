@@ -51,6 +51,7 @@ from penstock.engine.runs.children import own_id
 from penstock.engine.runs.code import CodeWorkflow
 from penstock.engine.runs.mailbox import read_branches
 from penstock.engine.runs.runs import Raised
+from penstock.engine.schedules.declared import InCode
 from penstock.errors import BadRequest, JournalTooLong, PayloadTooLarge, PenstockError, TooManyRequests, Unavailable
 from penstock.errors import LeaseLost as LeaseIsLost
 from penstock.kernel.operation import Outcome
@@ -125,6 +126,8 @@ class LocalBackend:
             await self._engine.origins.register(each, OriginRow(*known.origin), exclusive=exclusive, lives_here=True)
             if known.queue is not None:
                 await self._engine.queues.join(known.queue, each.job_type)
+            in_code = InCode(known.schedule_text(), known.queue or "", known.policy_text())
+            await self._engine.declarations.register(each, in_code)
 
     async def take(self, max_runs: int, max_wait_s: float) -> list[LeasedRun]:
         """Runs under lease."""

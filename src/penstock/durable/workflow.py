@@ -11,13 +11,15 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 from penstock.durable.codec import PAYLOAD_MAX_BYTES, NotKept, decode, decode_kept, encode, shown
 from penstock.durable.duration import Duration, seconds_of
 from penstock.durable.errors import BadDuration, Unencodable
-from penstock.durable.given import check_int, check_name, check_text, seconds_given, wrong
+from penstock.durable.given import check_int, check_name, seconds_given, wrong
+from penstock.durable.in_code import Queue, queue_in, schedule_in, text_of_body
 from penstock.durable.kept import SCALARS
 from penstock.durable.origin import origin_of
 from penstock.durable.signature import Parameters, name_of, plain_function, refuse_method, where_of
 from penstock.kernel.current import current_branch
 from penstock.kernel.record import RULES
 from penstock.user_text import repr_of
+from penstock.wire.schedule import ScheduleSpec
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -38,7 +40,12 @@ class Workflow(Generic[P, R]):
     """
 
     def __init__(
-        self, function: Callable[P, Coroutine[Any, Any, R]], name: str, version: int, queue: str | None = None
+        self,
+        function: Callable[P, Coroutine[Any, Any, R]],
+        name: str,
+        version: int,
+        queue: str | Queue | None = None,
+        schedule: str | ScheduleSpec | None = None,
     ) -> None:
         plain, self._is_static = plain_function(function, "workflow")
         function = cast("Callable[P, Coroutine[Any, Any, R]]", plain)
@@ -48,13 +55,22 @@ class Workflow(Generic[P, R]):
         instead = own if name == function.__name__ else ""
         check_name("the name of a workflow", name, instead=instead)
         check_int("version", version, 1, VERSION_MAX)
-        check_text("queue", queue)
-        self.function, self.name, self.version, self.queue = function, name, version, queue
+        self.function, self.name, self.version = function, name, version
+        self.queue, self.queue_policy = queue_in(queue)
+        self.schedule = schedule_in(schedule)
         self.parameters = Parameters(function)
         self.__name__, self.__doc__, self.__module__ = name, function.__doc__, function.__module__
         self.__wrapped__ = function
         self.origin = origin_of(function)
         self.where = where_of(function)
+
+    def schedule_text(self) -> bytes:
+        """Return its schedule as JSON, empty without one."""
+        return text_of_body(self.schedule)
+
+    def policy_text(self) -> bytes:
+        """Return the limits of its queue as JSON, empty without any."""
+        return text_of_body(self.queue_policy)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         """Return the function itself: part of the body that awaits it, not a run of its own."""
@@ -153,9 +169,21 @@ def deadline_s(arguments: str) -> float:
 def workflow(function: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
 @overload
 def workflow(
-    *, name: str | None = None, version: int = 1, queue: str | None = None
+    *,
+    name: str | None = None,
+    version: int = 1,
+    queue: str | Queue | None = None,
+    schedule: str | ScheduleSpec | None = None,
 ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Workflow[P, R]]: ...
-def workflow(function: Any = None, /, *, name: str | None = None, version: int = 1, queue: str | None = None) -> Any:
+def workflow(
+    function: Any = None,
+    /,
+    *,
+    name: str | None = None,
+    version: int = 1,
+    queue: str | Queue | None = None,
+    schedule: str | ScheduleSpec | None = None,
+) -> Any:
     """Make an ``async def`` a workflow: ``@workflow``, or with options ``@workflow(version=2)``.
 
     Args:
@@ -178,6 +206,6 @@ def workflow(function: Any = None, /, *, name: str | None = None, version: int =
         raise TypeError(wrong("what @workflow decorates", given, 'an async def; a name is given by name="…"'))
 
     def decorate(function: Callable[..., Coroutine[Any, Any, Any]]) -> Workflow[..., Any]:
-        return Workflow(function, name_of(function, "workflow") if name is None else name, version, queue)
+        return Workflow(function, name_of(function, "workflow") if name is None else name, version, queue, schedule)
 
     return decorate if function is None else decorate(function)

@@ -61,6 +61,8 @@ from penstock.engine.runs.forks import Forks
 from penstock.engine.runs.journal import Journal
 from penstock.engine.runs.origins import Origins
 from penstock.engine.runs.runs import Runs
+from penstock.engine.runs.updates import Updates
+from penstock.engine.schedules.declared import Declarations
 from penstock.engine.schedules.firings import Firings
 from penstock.engine.schedules.schedules import Schedules
 from penstock.engine.simulation.simulations import Simulations

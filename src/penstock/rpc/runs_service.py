@@ -17,6 +17,7 @@ from penstock.engine.definitions.definitions import app_of
 from penstock.engine.engine import Engine
 from penstock.engine.requests.payload import EMPTY_OBJECT, check_count, check_text
 from penstock.engine.runs.code import CodeWorkflow
+from penstock.engine.schedules.declared import InCode
 from penstock.errors import BadRequest
 from penstock.rpc.methods import unary
 from penstock.rpc.reading import read_variables, required
@@ -68,6 +69,8 @@ class RunService:
             await self._engine.origins.register(workflow, OriginRow(each.origin), exclusive=False, lives_here=False)
             if each.queue:
                 await self._engine.queues.join(each.queue, workflow.job_type)
+            in_code = InCode(each.schedule, each.queue, each.queue_policy)
+            await self._engine.declarations.register(workflow, in_code)
         settings = self._engine.settings
         fits = settings.grpc_max_message_bytes // 2 - OVERHEAD_BYTES  # a message may hold a result and a view
         return w.RegisterWorkflowsResponse(max(min(settings.payload_max_bytes, fits), 1))

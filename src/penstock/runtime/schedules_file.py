@@ -6,7 +6,7 @@ from typing import Final, cast
 
 import msgspec
 
-from penstock.engine.schedules.schedule_spec import unknown_field
+from penstock.engine.requests.payload import unknown_field
 from penstock.engine.schedules.schedules import Schedules
 from penstock.errors import BadRequest, Conflict
 from penstock.log.log import get_logger
@@ -34,7 +34,7 @@ async def apply_schedules(schedules: Schedules, file: str) -> int:
 
 
 def _spec(file: str, id: str, said: object) -> ScheduleSpec:
-    unknown = unknown_field(cast("dict[str, object]", said)) if isinstance(said, dict) else None
+    unknown = unknown_field(ScheduleSpec, cast("dict[str, object]", said)) if isinstance(said, dict) else None
     if unknown is not None:
         raise BadRequest(f"{SETTING}: {file}: {id}: {unknown} is no field of a schedule")
     try:

@@ -88,8 +88,8 @@ class _FiringScan(NamedTuple):
     variables: bytes
 
 
-class Firings:
-    """The lane, and what applies it."""
+class Firings(GroupCommitQueue[FiringItem]):
+    """The group-commit queue."""
 
     def __init__(
         self,
@@ -100,27 +100,23 @@ class Firings:
         id_source: IdSource,
         transactions: Transactions,
     ) -> None:
-        self._database = database
+        super().__init__("schedule", database, settings, metrics, per_key=1)
         self._audit = settings.audit_log_enabled
-        self._metrics = metrics
         self._definitions = definitions
         self._ids = id_source
         self._transactions = transactions
-        self.commit_queue: GroupCommitQueue[FiringItem] = GroupCommitQueue(
-            "schedule",
-            database,
-            settings,
-            metrics,
-            self._batch,
-            key=lambda item: item.schedule,
-            divide=_divide,
-        )
 
-    async def _batch(self, connection: TrioConnection, items: list[FiringItem], again: bool) -> None:
+    def key(self, item: FiringItem) -> object:
+        return item.schedule
+
+    def divide(self, items: list[FiringItem]) -> list[list[FiringItem]]:
+        return _divide(items)
+
+    async def apply(self, connection: TrioConnection, items: list[FiringItem], again: bool) -> None:
         now, xid, positions = await full_store.begin(connection, POSITIONS_PER_ITEM * len(items))
         transaction = self._transactions.begin(now, xid, positions)
         by_schedule = {item.schedule: item for item in items}
-        with self.commit_queue.transaction(transaction):
+        with self.transaction(transaction):
             asked = [item.schedule for item in items if item.trigger is not None]
             locked = await store.lock(connection, [*by_schedule], asked)
             scans = await self._look(connection, locked, by_schedule, now)
@@ -131,7 +127,7 @@ class Firings:
                 return
             writes = await self._start(connection, transaction, scans, overtaken)
             done = [scan.item for scan in scans]
-            await self.commit_queue.commit(connection, transaction, await transaction.writes(connection, done, writes))
+            await self.commit(connection, transaction, await transaction.writes(connection, done, writes))
         await transaction.carry_out(connection, now)
         for scan in scans:
             for _, outcome, _, _ in scan.item.planned:
@@ -158,7 +154,7 @@ class Firings:
             if item.trigger is None:
                 item.answer([])
             elif await store.exists(connection, item.schedule):
-                self.commit_queue.wait_for_locks([item], again)
+                self.wait_for_locks([item], again)
             else:
                 item.refuse(NotFound("the schedule was deleted"))
 
@@ -215,7 +211,7 @@ class Firings:
             locked = batch.instances
         held |= {id for id, about in locked.items() if any(token.is_recorded for token in about.tokens)}
         put_off = [olds[id] for id in held]
-        self.commit_queue.wait_for_locks([scan.item for scan in put_off], again)
+        self.wait_for_locks([scan.item for scan in put_off], again)
         return [scan for scan in scans if scan not in put_off], locked
 
     async def _overtake(self, connection: TrioConnection, transaction: Transaction, old: LockedInstance) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
@@ -31,12 +30,6 @@ TIMELESS: Final = (
 """Fields that say nothing about times."""
 
 _decode = msgspec.json.Decoder(ScheduleSpec).decode
-_FIELDS: Final = frozenset(field.encode_name for field in msgspec.structs.fields(ScheduleSpec))
-
-
-def unknown_field(said: Iterable[str]) -> str | None:
-    """The first name that is no field of a schedule: a mistyped one would be a schedule without it."""
-    return min((str(name) for name in said if name not in _FIELDS), default=None)
 
 
 def check_spec(name: str, spec: ScheduleSpec, now: datetime) -> bytes:

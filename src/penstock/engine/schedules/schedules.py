@@ -16,6 +16,7 @@ import msgspec
 import trio
 
 from penstock.access.identity import actor
+from penstock.api import schedules as api
 from penstock.core.time.duration import TimestampError, parse_timestamp
 from penstock.core.time.schedule import CATCH_UP_WINDOW_DEFAULT, Backfill, CatchUp, Overlap, Rules, RunOutcome
 from penstock.core.time.schedule_times import ScheduleError
@@ -25,6 +26,7 @@ from penstock.engine.definitions.definitions import Definitions
 from penstock.engine.instances.instances import Instances
 from penstock.engine.queues.variables import without
 from penstock.engine.requests import ids
+from penstock.engine.requests.bound import Binding, bind, needed
 from penstock.engine.requests.paging import NAME_MAX_CHARS
 from penstock.engine.requests.payload import EMPTY_OBJECT, PayloadLimits, check_text, check_variables
 from penstock.engine.schedules.firings import OVERTAKEN_REASON, FiringItem, Firings, TriggeredNow
@@ -49,9 +51,9 @@ from penstock.store.rows import engines as engine_store
 from penstock.store.rows import schedules as store
 from penstock.store.rows import timers as timer_store
 from penstock.store.rows.schedules import ScheduleRow
-from penstock.wire.noun import Answer, raw
+from penstock.wire.noun import raw
 from penstock.wire.page import Page
-from penstock.wire.schedule import Schedule, ScheduleRun, ScheduleSpec, ScheduleTime
+from penstock.wire.schedule import Schedule, SchedulePreview, ScheduleRun, ScheduleSpec, ScheduleTime
 
 SCHEMA_VERSION_NEEDED: Final = 18
 """Of all engines on the database: an older one would not tell a schedule of the end of its run."""
@@ -59,18 +61,14 @@ DUE_MAX: Final = 500
 """Schedules taken at a look."""
 NEXT_TIMES: Final = 10
 RUNS_SHOWN: Final = 20
+LIST_DEFAULT: Final = 50
 LIST_MAX: Final = 200
+PREVIEW_DEFAULT: Final = 10
 PREVIEW_MAX: Final = 100
 BACKFILL_MAX: Final = 10_000
 """Times of one backfill."""
 SERVICE: Final = "schedules"
 _BUSY: Final = (Unavailable, TooManyRequests)
-
-
-class SchedulePreview(Answer, frozen=True, kw_only=True):
-    """The next times."""
-
-    times: list[ScheduleTime]
 
 
 class Schedules:
@@ -143,9 +141,9 @@ class Schedules:
             for row in rows
         ]
 
-    async def list(self, cursor: str | None, limit: int) -> Page[Schedule]:
+    async def list(self, cursor: str | None, limit: int | None) -> Page[Schedule]:
         """By name, each with its next time and its last run. Raises BadRequest."""
-        size = min(max(limit, 1), LIST_MAX)
+        size = min(max(LIST_DEFAULT if limit is None else limit, 1), LIST_MAX)
         async with self._database.connection() as connection:
             rows = await store.read(connection, after=cursor or "", limit=size)
             runs = await store.runs(connection, [row.id for row in rows], 1)
@@ -188,7 +186,7 @@ class Schedules:
         async with self._database.connection() as connection:
             row = await self._row(connection, id)
         item = FiringItem(row.id, TriggeredNow(wanted, actor()))
-        self._firings.commit_queue.submit_nowait(item)
+        self._firings.submit_nowait(item)
         fired = await item.wait_answer()
         self.scan_early()
         at, outcome, instance, reason = max(fired, key=lambda one: one[0])  # others were due, and are older
@@ -225,8 +223,9 @@ class Schedules:
         hint = f"{many} {'time' if many == 1 else 'times'}, {_shown(found[0])} to {_shown(found[-1])}, started {how}"
         return msgspec.structs.replace(await self.get(id), hint=f"{hint}; those of its latest runs are left out")
 
-    async def preview(self, id: str, spec: ScheduleSpec, count: int) -> SchedulePreview:
+    async def preview(self, id: str, spec: ScheduleSpec, count: int | None) -> SchedulePreview:
         """The next times of what would be put under ``id``; nothing is done. Raises BadRequest."""
+        most = min(max(PREVIEW_DEFAULT if count is None else count, 1), PREVIEW_MAX)
         async with self._database.connection() as connection:
             now = await activity.read_clock(connection)
 
@@ -234,7 +233,7 @@ class Schedules:
             rules = read_rules(id, check_spec(id, spec, now).decode())
             found: builtins.list[ScheduleTime] = []
             for at in rules.times.after(now):
-                if len(found) == min(max(count, 1), PREVIEW_MAX):
+                if len(found) == most:
                     break
                 found.append(ScheduleTime(at=at, fires_at=rules.times.due_at(id, at)))
             return found
@@ -301,7 +300,7 @@ class Schedules:
         fired = 0
         for count, item in enumerate(items):
             try:
-                self._firings.commit_queue.submit_nowait(item)
+                self._firings.submit_nowait(item)
             except TooManyRequests:  # the others with the next look
                 del items[count:]
                 break
@@ -317,6 +316,27 @@ class Schedules:
         if fired:
             self._next_at = trio.current_time()
         return fired
+
+
+def bindings(schedules: Schedules) -> tuple[Binding, ...]:
+    """What serves the operations on schedules."""
+    return (
+        bind(api.PUT_SCHEDULE, lambda ask: schedules.put(ask.id, needed(ask.spec, "spec"))),
+        bind(api.LIST_SCHEDULES, lambda ask: schedules.list(ask.cursor, ask.limit)),
+        bind(api.GET_SCHEDULE, lambda ask: schedules.get(ask.id)),
+        bind(api.DELETE_SCHEDULE, lambda ask: schedules.delete(ask.id)),
+        bind(api.PAUSE_SCHEDULE, lambda ask: schedules.pause(ask.id, ask.note)),
+        bind(api.RESUME_SCHEDULE, lambda ask: schedules.resume(ask.id)),
+        bind(api.TRIGGER_SCHEDULE, lambda ask: schedules.trigger(ask.id, ask.overlap)),
+        bind(
+            api.BACKFILL_SCHEDULE,
+            lambda ask: schedules.backfill(ask.id, ask.from_time, ask.to_time, ask.overlap),
+        ),
+        bind(
+            api.PREVIEW_SCHEDULE,
+            lambda ask: schedules.preview(ask.id, needed(ask.spec, "spec"), ask.count),
+        ),
+    )
 
 
 def _name(id: str) -> str:

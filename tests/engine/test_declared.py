@@ -1,0 +1,167 @@
+"""Schedules and queues that code has: put as a program connects, changed by whoever may, and put again on demand."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from penstock.engine.runs.code import CodeWorkflow
+from penstock.engine.schedules.declared import InCode
+from penstock.errors import BadRequest, Conflict, NotFound
+from penstock.testing.definitions import linear
+from penstock.wire.declared import Declaration
+from penstock.wire.queue import QueuePolicy, Rate
+from penstock.wire.schedule import ScheduleSpec
+from tests.engine.driver import Driver
+
+NIGHTLY = ScheduleSpec(cron=["0 2 * * *"])
+WEEKLY = ScheduleSpec(cron=["0 8 * * mon"], time_zone="Europe/Berlin")
+LIMITS = QueuePolicy([], concurrency=10, rate=Rate(5, "PT1M"))
+
+
+async def connect(
+    driver: Driver,
+    *,
+    version: int = 1,
+    schedule: ScheduleSpec | None = None,
+    policy: QueuePolicy | None = None,
+    name: str = "report",
+) -> None:
+    """A program connects that serves a workflow."""
+    workflow = CodeWorkflow(name, version, "shop")
+    await driver.engine.code.register(workflow, anew=True)
+    if policy is not None:
+        await driver.engine.queues.join("crawl", workflow.job_type)
+    texts = [b"" if each is None else msgspec.json.encode(each) for each in (schedule, policy)]
+    found = InCode(texts[0], "" if policy is None else "crawl", texts[1])
+    await driver.engine.declarations.register(workflow, found)
+
+
+async def declared(driver: Driver) -> dict[str, Declaration]:
+    return {each.kind: each for each in (await driver.engine.declarations.list(None, None)).items}
+
+
+async def states(driver: Driver) -> dict[str, str]:
+    return {kind: each.state for kind, each in (await declared(driver)).items()}
+
+
+async def test_what_code_has_is_put_and_shown(driver: Driver):
+    await connect(driver, schedule=NIGHTLY, policy=LIMITS)
+    schedule = await driver.engine.schedules.get("shop:report")
+    assert (schedule.definition_id, schedule.cron, schedule.hint) == ("shop:report", ["0 2 * * *"], None)
+    policy = (await driver.engine.queues.get("crawl")).policy
+    assert (policy.concurrency, policy.rate) == (10, Rate(5, "PT1M", 5))
+    assert policy.job_types == ["code:shop:report@1"]
+    found = await declared(driver)
+    assert [(each.id, each.state, each.workflow, each.version) for each in found.values()] == [
+        ("crawl", "AS_IN_CODE", "shop:report", 1),
+        ("shop:report", "AS_IN_CODE", "shop:report", 1),
+    ]
+    assert found["schedule"].body is not None
+    assert found["schedule"].body["cron"] == ["0 2 * * *"]
+    before = driver.rows("SELECT revision FROM queue"), driver.rows("SELECT fire_at FROM schedule")
+    await connect(driver, schedule=NIGHTLY, policy=LIMITS)
+    assert await states(driver) == {"queue": "AS_IN_CODE", "schedule": "AS_IN_CODE"}
+    assert (driver.rows("SELECT revision FROM queue"), driver.rows("SELECT fire_at FROM schedule")) == before
+
+
+async def test_a_program_that_died_while_it_connected_is_no_operator(driver: Driver):
+    await connect(driver, schedule=NIGHTLY, policy=LIMITS)
+    driver.rows("UPDATE declared SET applied = NULL RETURNING 1")  # it had put them, and died
+    await connect(driver, version=2, schedule=WEEKLY, policy=msgspec.structs.replace(LIMITS, concurrency=11))
+    assert (await driver.engine.schedules.get("shop:report")).cron == ["0 8 * * mon"]
+    assert (await driver.engine.queues.get("crawl")).policy.concurrency == 11
+
+
+async def test_the_highest_version_of_a_workflow_holds(driver: Driver):
+    await connect(driver, version=1, schedule=NIGHTLY)
+    await connect(driver, version=2, schedule=WEEKLY)
+    await connect(driver, version=1, schedule=NIGHTLY)  # in a rolling deploy
+    schedule = await driver.engine.schedules.get("shop:report")
+    assert (schedule.cron, schedule.time_zone) == (["0 8 * * mon"], "Europe/Berlin")
+    assert (await declared(driver))["schedule"].version == 2
+    await connect(driver, version=1)
+    assert await states(driver) == {"schedule": "AS_IN_CODE"}
+
+
+async def test_an_operators_change_stays_until_somebody_applies_the_codes(driver: Driver):
+    await connect(driver, schedule=NIGHTLY, policy=LIMITS)
+    theirs = msgspec.structs.replace(NIGHTLY, definition_id="shop:report", cron=["0 5 * * *"])
+    await driver.engine.schedules.put("shop:report", theirs)
+    await driver.engine.queues.put("crawl", QueuePolicy([], concurrency=3))
+    await connect(driver, version=2, schedule=WEEKLY, policy=LIMITS)
+    assert (await driver.engine.schedules.get("shop:report")).cron == ["0 5 * * *"]
+    assert (await driver.engine.queues.get("crawl")).policy.concurrency == 3
+    assert await states(driver) == {"queue": "CHANGED", "schedule": "CHANGED"}
+    for kind, id in (("schedule", "shop:report"), ("queue", "crawl")):
+        assert (await driver.engine.declarations.apply(kind, id)).state == "AS_IN_CODE"
+    assert (await driver.engine.schedules.get("shop:report")).cron == ["0 8 * * mon"]
+    assert (await driver.engine.queues.get("crawl")).policy.concurrency == 10
+    await connect(driver, version=3, schedule=NIGHTLY)
+    assert (await driver.engine.schedules.get("shop:report")).cron == ["0 2 * * *"], "code may change it again"
+
+
+async def test_a_pause_is_no_change_and_stays(driver: Driver):
+    await connect(driver, schedule=NIGHTLY, policy=LIMITS)
+    await driver.engine.schedules.pause("shop:report", "holidays")
+    await driver.engine.queues.pause("crawl", paused=True)
+    await connect(driver, version=2, schedule=WEEKLY, policy=msgspec.structs.replace(LIMITS, concurrency=11))
+    schedule, queue = await driver.engine.schedules.get("shop:report"), await driver.engine.queues.get("crawl")
+    assert (schedule.paused, schedule.cron) == (True, ["0 8 * * mon"])
+    assert (queue.policy.paused, queue.policy.concurrency) == (True, 11)
+    assert await states(driver) == {"queue": "AS_IN_CODE", "schedule": "AS_IN_CODE"}
+
+
+async def test_what_somebody_made_before_or_deleted_is_left_alone(driver: Driver):
+    await driver.engine.queues.put("crawl", QueuePolicy(["old"], concurrency=1))
+    await connect(driver, schedule=NIGHTLY, policy=LIMITS)
+    assert (await driver.engine.queues.get("crawl")).policy.concurrency == 1
+    await driver.engine.schedules.delete("shop:report")
+    await connect(driver, version=2, schedule=WEEKLY, policy=LIMITS)
+    assert await states(driver) == {"queue": "CHANGED", "schedule": "DELETED"}
+    with pytest.raises(NotFound):
+        await driver.engine.schedules.get("shop:report")
+    await driver.engine.declarations.apply("schedule", "shop:report")
+    await driver.engine.declarations.apply("queue", "crawl")
+    assert (await driver.engine.schedules.get("shop:report")).cron == ["0 8 * * mon"]
+    policy = (await driver.engine.queues.get("crawl")).policy
+    assert (policy.concurrency, policy.job_types) == (10, ["code:shop:report@1", "code:shop:report@2", "old"])
+
+
+async def test_what_code_has_no_more_is_listed_and_kept(driver: Driver):
+    await connect(driver, schedule=NIGHTLY, policy=LIMITS)
+    await connect(driver, version=2)
+    assert await states(driver) == {"queue": "NOT_IN_CODE", "schedule": "NOT_IN_CODE"}
+    assert (await driver.engine.schedules.get("shop:report")).cron == ["0 2 * * *"]
+    assert (await driver.engine.queues.get("crawl")).policy.concurrency == 10
+    with pytest.raises(Conflict, match="no code has the queue 'crawl' any more"):
+        await driver.engine.declarations.apply("queue", "crawl")
+    await connect(driver, version=1, schedule=NIGHTLY)  # older code
+    assert (await states(driver))["schedule"] == "NOT_IN_CODE"
+    await connect(driver, version=1, policy=LIMITS, name="crawler")  # another workflow has it now
+    assert await states(driver) == {"queue": "AS_IN_CODE", "schedule": "NOT_IN_CODE"}
+
+
+async def test_bad_declarations_are_refused_by_field(driver: Driver):
+    await driver.upload(linear(1, definition_id="report"))
+    with pytest.raises(BadRequest, match=r"cron\[0\]: .61"):
+        await connect(driver, schedule=ScheduleSpec(cron=["61 * * * *"]))
+    with pytest.raises(BadRequest, match="concurrency: must be 1 to 1000000"):
+        await connect(driver, policy=QueuePolicy([], concurrency=0))
+    with pytest.raises(BadRequest, match="schedule: "):
+        workflow = CodeWorkflow("report", 1, "shop")
+        await driver.engine.declarations.register(workflow, InCode(b"{"))
+    with pytest.raises(BadRequest, match="kind: is schedule or queue"):
+        await driver.engine.declarations.apply("timer", "x")
+    with pytest.raises(NotFound, match="no code has ever had a queue 'x'"):
+        await driver.engine.declarations.apply("queue", "x")
+    assert await states(driver) == {}
+
+
+async def test_the_list_goes_on_behind_a_slice(driver: Driver):
+    for number in range(3):
+        await connect(driver, schedule=NIGHTLY, name=f"report-{number}")
+    first = await driver.engine.declarations.list(None, 2)
+    second = await driver.engine.declarations.list(first.next, 2)
+    names = [each.id for each in (*first.items, *second.items)]
+    assert (names, second.next) == (["shop:report-0", "shop:report-1", "shop:report-2"], None)
