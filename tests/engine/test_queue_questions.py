@@ -81,9 +81,12 @@ async def begun_in_three_minutes(driver: Driver, job_type: str) -> list[float]:
 @pytest.mark.parametrize(
     ("given", "most", "begun"),
     [
-        ({}, 5, [0, 12, 24, 36, 48, 60]),  # as the page has it
-        ({"limit": 3, "burst": 3}, 5, [0, 0, 0, 20, 40, 60]),
-        ({"burst": None}, 9, [0, 0, 0, 0, 0, 12]),  # what the page warns of
+        ({}, 5, [0, 0, 0, 20, 40, 60]),  # as the page has it
+        ({"burst": 1}, 5, [0, 12, 24, 36, 48, 60]),
+        ({"burst": 5}, 5, [0, 0, 0, 0, 0, 60]),
+        ({"window": False}, 9, [0, 0, 0, 0, 0, 12]),  # what the page warns of
+        ({"window": False, "burst": 1}, 5, [0, 12, 24, 36, 48, 60]),
+        ({"window": False, "limit": 3, "burst": 3}, 5, [0, 0, 0, 20, 40, 60]),
     ],
 )
 async def test_never_more_than_five_in_any_minute(
@@ -95,8 +98,11 @@ async def test_never_more_than_five_in_any_minute(
     await driver.engine.queues.put("q", msgspec.structs.replace(policy, rate=rate))
     times = await begun_in_three_minutes(driver, policy.job_types[0])
     assert (most_in_a_minute(times), times[:6]) == (most, begun)
-    assert most == (rate.burst or rate.limit) + rate.limit - 1
-    pace_s = MINUTE_S / rate.limit
+    at_once = rate.burst or ((rate.limit + 1) // 2 if rate.window else rate.limit)
+    each_minute = rate.limit + 1 - at_once if rate.window else rate.limit
+    assert most == at_once + each_minute - 1
+    assert most == rate.limit or not rate.window
+    pace_s = MINUTE_S / each_minute
     for first, begin in enumerate(times):
         for count, end in enumerate(times[first:], 1):
             assert count <= at_once + (end - begin) // pace_s

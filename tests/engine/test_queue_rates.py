@@ -36,6 +36,30 @@ async def test_a_rate_lets_a_burst_begin_and_then_so_many(driver: Driver) -> Non
     assert await begin(driver, after=60.0) == 10  # no more than a burst, however long nobody asked
 
 
+@pytest.mark.parametrize(("burst", "at_once"), [(None, 3), (1, 1), (5, 5)])
+async def test_a_window_never_sees_more_than_its_limit(driver: Driver, burst: int | None, at_once: int) -> None:
+    await limited(driver, QueuePolicy(["work"], rate=Rate(5, "PT1M", burst, window=True)), *[None] * 40)
+    began = [await begin(driver, after=0 if second == 0 else 5.0) for second in range(36)]
+    assert began[0] == at_once
+    assert max(sum(began[at : at + 12]) for at in range(25)) <= 5
+    await driver.engine.queues.put("api", QueuePolicy(["work"], rate=Rate(5, "PT1M", burst, window=True)))
+    rate = (await driver.engine.queues.get("api")).policy.rate
+    assert rate == Rate(5, "PT1M", at_once, window=True)
+
+
+def test_burst_and_pace_of_a_window_are_its_limit_together() -> None:
+    for limit in range(1, 40):
+        for burst in (None, *range(1, limit + 1)):
+            rate = Rate(limit, "PT1S", burst, window=True)
+            assert burst_of(rate) + each_period(rate) - 1 == limit
+            assert min(burst_of(rate), each_period(rate)) >= 1
+
+
+async def test_a_burst_beyond_a_window_is_refused(driver: Driver) -> None:
+    with pytest.raises(BadRequest, match=r"rate\.burst: must be 1 to 5"):
+        await driver.engine.queues.put("api", QueuePolicy([], rate=Rate(5, "PT1M", 6, window=True)))
+
+
 async def test_a_burst_of_one_spaces_attempts_evenly(driver: Driver) -> None:
     await limited(driver, QueuePolicy(["work"], rate=Rate(60, "PT1M", 1)), *[None] * 5)
     began = [await begin(driver, after=0.5) for _ in range(8)]

@@ -194,7 +194,7 @@ def see_batches(client: Client) -> None:
 def see_queues(client: Client) -> None:
     p = client.p
     client.upload(client.task("a", "limited"), id="limited")
-    rate = p.QueueRate(limit=100, burst=50)
+    rate = p.QueueRate(limit=100, burst=50, window=True)
     settings = p.QueueSettings(
         job_types=["limited"], paused=True, concurrency=5, concurrency_per_key=2, rate=rate, rate_per_key=rate,
         weights=[p.QueueWeight(flow_key="gold", weight=2)], runs=9,

@@ -3644,12 +3644,14 @@ export interface components {
         /**
          * Rate
          * @description `limit` attempts may begin in each `period` (an ISO 8601 duration), evenly; `burst` of them (by default
-         *         `limit`) at once after a pause.
+         *         `limit`) at once after a pause, so that a period may see more. With `window` no period sees more than `limit`,
+         *         whenever it begins: `burst` (by default half of `limit`) at once, and then fewer in a period.
          */
         Rate: {
             limit: number;
             period?: string;
             burst?: number;
+            window?: boolean;
         };
         /**
          * Readiness
@@ -4122,6 +4124,7 @@ export interface components {
             /** Format: date-time */
             startAt?: string;
             delay?: string;
+            /** @description Starts once for a key in a window (addition). */
             dedupe?: components["schemas"]["Dedupe"];
             throttle?: components["schemas"]["Throttle"];
             debounce?: components["schemas"]["Debounce"];
@@ -4154,6 +4157,7 @@ export interface components {
             /** Format: date-time */
             startAt?: string;
             delay?: string;
+            /** @description Starts once for a key in a window (addition). */
             dedupe?: components["schemas"]["Dedupe"];
             throttle?: components["schemas"]["Throttle"];
             debounce?: components["schemas"]["Debounce"];

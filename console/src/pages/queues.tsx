@@ -156,5 +156,5 @@ function Standing({ name }: { name: string }) {
 function rate(of: Queue["policy"]["rate"]): string {
   if (of === undefined || of === null) return "any";
   const burst = (of.burst ?? of.limit) === of.limit ? "" : ` (burst ${of.burst})`;
-  return `${of.limit} in ${of.period ?? "PT1S"}${burst}`;
+  return `${of.limit} in ${of.window ? "any " : ""}${of.period ?? "PT1S"}${burst}`;
 }

@@ -148,5 +148,7 @@ def _limits(queue: Queue) -> str:
 
 
 def _pace(rate: Rate) -> str:
-    burst = "" if rate.burst in (None, rate.limit) else f" (burst {rate.burst})"
-    return f"{rate.limit} in {rate.period}{burst}"
+    from penstock.wire.queue import burst_of
+
+    burst = "" if burst_of(rate) == rate.limit else f" (burst {burst_of(rate)})"
+    return f"{rate.limit} in {'any ' if rate.window else ''}{rate.period}{burst}"

@@ -62,6 +62,44 @@ _FIELDS: Final[Mapping[str, Schema]] = {
     },
 }
 
+_WORDS: Final[Mapping[str, str]] = {
+    "anchor": "The time from which `every` counts; by default 1970.",
+    "by": "The assignee.",
+    "catchUp": "Which times to start that passed while no engine ran.",
+    "catchUpWindow": "ISO 8601: older times are not caught up; by default P365D.",
+    "completedBy": "Who did it, for the audit trail.",
+    "correlationKey": "The key that a wait for the message has to have.",
+    "cron": "Cron expressions, in `timeZone`.",
+    "cursor": "The `next` of the slice before.",
+    "debounce": "Starts only the last of several with one key (addition).",
+    "dedupe": "Starts once for a key in a window (addition).",
+    "definitionId": "The id of the definition.",
+    "delay": "ISO 8601: how much later it begins (addition).",
+    "endAt": "No times after this one.",
+    "every": "ISO 8601: an interval, in place of `cron`.",
+    "executionId": "One of several open executions of the step.",
+    "flowKey": "What limits per key and fairness of queues go by, such as a tenant (addition).",
+    "fromStepId": "The step, or the path in a journal, to go on at.",
+    "jitter": "ISO 8601: starts come up to this much later.",
+    "jobType": "The type of a job.",
+    "messageId": "The sender's own id of the message.",
+    "next": "The `cursor` of the next slice; absent in the last one.",
+    "note": "Why, for those who look later.",
+    "overlap": "What to do while the last run is open.",
+    "pauseOnFailure": "Pauses the schedule when a run fails.",
+    "priority": "0 to 9 for jobs, lower first; by default 5 (addition).",
+    "reason": "Why.",
+    "retryable": "Whether another attempt may succeed; by default false.",
+    "startAt": "When it begins, or the first time of a schedule (addition).",
+    "stepId": "The id of the step.",
+    "throttle": "Starts at most so many with one key in a period (addition).",
+    "timeZone": "The time zone of `cron`; by default UTC.",
+    "toStepId": "The step to go on at.",
+    "ttl": "ISO 8601: how long the message is kept.",
+    "workerId": "The worker: the same text in all of its calls.",
+}
+"""What a field means, where its schema has no words of its own."""
+
 
 def component_schemas() -> dict[str, Schema]:
     """Return all schemas that the document refers to."""

@@ -357,6 +357,7 @@ class QueueRate(Struct):
     limit: Annotated[int, Proto(1)] = 0
     period: Annotated[str, Proto(2)] = ""
     burst: Annotated[int, Proto(3)] = 0
+    window: Annotated[bool, Proto(4)] = False
 
 
 class QueueWeight(Struct):

@@ -9,11 +9,26 @@ from penstock.wire.noun import Answer
 
 class Rate(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
     """``limit`` attempts may begin in each ``period`` (an ISO 8601 duration), evenly; ``burst`` of them (by default
-    ``limit``) at once after a pause."""
+    ``limit``) at once after a pause, so that a period may see more. With ``window`` no period sees more than ``limit``,
+    whenever it begins: ``burst`` (by default half of ``limit``) at once, and then fewer in a period."""
 
     limit: int
     period: str = "PT1S"
     burst: int | None = None
+    window: bool = False
+
+
+def burst_of(rate: Rate) -> int:
+    """Return how many attempts a rate lets begin at once after a pause."""
+    if rate.burst is not None:
+        return rate.burst
+    return (rate.limit + 1) // 2 if rate.window else rate.limit
+
+
+def each_period(rate: Rate) -> int:
+    """Return how many attempts begin in a period, one after the other, while enough wait. With ``window`` these and the
+    burst are one more than the limit: no period sees all of them."""
+    return rate.limit + 1 - burst_of(rate) if rate.window else rate.limit
 
 
 class QueuePolicy(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):

@@ -26,7 +26,7 @@ def policy_of(settings: w.QueueSettings) -> QueuePolicy:
 
 
 def _rate(rate: w.QueueRate | None) -> Rate | None:
-    return None if rate is None else Rate(rate.limit, rate.period or PERIOD, rate.burst or None)
+    return None if rate is None else Rate(rate.limit, rate.period or PERIOD, rate.burst or None, rate.window)
 
 
 def settings_of(policy: QueuePolicy) -> w.QueueSettings:
@@ -45,4 +45,4 @@ def settings_of(policy: QueuePolicy) -> w.QueueSettings:
 
 
 def _sent(rate: Rate | None) -> w.QueueRate | None:
-    return None if rate is None else w.QueueRate(rate.limit, rate.period, rate.burst or 0)
+    return None if rate is None else w.QueueRate(rate.limit, rate.period, rate.burst or 0, rate.window)

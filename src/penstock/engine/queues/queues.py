@@ -350,7 +350,7 @@ def _check_rate(rate: Rate | None, field: str) -> None:
     if rate is None:
         return
     _check_number(rate.limit, f"{field}.limit")
-    _check_number(rate.burst, f"{field}.burst")
+    _check_number(rate.burst, f"{field}.burst", rate.limit if rate.window else LIMIT_MAX)
     try:
         parse_duration(rate.period)
     except DurationError as error:

@@ -14,7 +14,7 @@ from penstock.store.db.statements import SQL
 from penstock.store.rows import audit as audit_store
 from penstock.store.rows.definitions import ensure_job_types, job_type_ids
 from penstock.store.rows.engines import notify
-from penstock.wire.queue import QueuePolicy, Rate
+from penstock.wire.queue import QueuePolicy, Rate, burst_of, each_period
 
 CHANGED: Final = "cli f"
 """The wake-up that tells engines of a change; see `runtime.membership`."""
@@ -79,6 +79,7 @@ class _StoredRate(msgspec.Struct, rename="camel", omit_defaults=True):
     period: str
     burst: int
     pace_micros: float
+    window: bool = False
 
 
 class _Stored(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -111,8 +112,8 @@ def _stored(policy: QueuePolicy) -> bytes:
 def _stored_rate(rate: Rate | None) -> _StoredRate | None:
     if rate is None:
         return None
-    pace = parse_duration(rate.period) * 1e6 / rate.limit
-    return _StoredRate(rate.limit, rate.period, rate.limit if rate.burst is None else rate.burst, pace)
+    pace = parse_duration(rate.period) * 1e6 / each_period(rate)
+    return _StoredRate(rate.limit, rate.period, burst_of(rate), pace, rate.window)
 
 
 _read_stored = msgspec.json.Decoder(_Stored).decode
@@ -134,7 +135,7 @@ def _policy(text: str, job_types: Sequence[str]) -> QueuePolicy:
 
 
 def _rate(stored: _StoredRate | None) -> Rate | None:
-    return None if stored is None else Rate(stored.limit, stored.period, stored.burst)
+    return None if stored is None else Rate(stored.limit, stored.period, stored.burst, stored.window)
 
 
 async def version(connection: TrioConnection) -> str:
@@ -158,7 +159,7 @@ async def page(connection: TrioConnection, after: str, limit: int) -> list[Store
 
 
 async def find(connection: TrioConnection, name: str) -> StoredQueue | None:
-    """A queue by its name."""
+    """Return a queue by its name."""
     rows = await connection.fetch(SQL["list_queues"], ("", 1, name))
     return next((StoredQueue(id, name, _policy(policy, types)) for id, name, policy, types in cast(Any, rows)), None)
 
