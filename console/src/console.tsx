@@ -9,7 +9,7 @@ import { BulkOperationPage, BulkPage } from "./pages/bulk";
 import { DefinitionsPage } from "./pages/definitions";
 import { InstancesPage } from "./pages/instances";
 import { OverviewPage } from "./pages/overview";
-import { AuditPage, BatchesPage, DefinitionPage, EnginesPage, FailuresPage, InstancePage, JobsPage, loadAll, loadWhatIsPointedAt, ModellerPage, QueuesPage, SchedulesPage, SettingsPage, TasksPage, TimersPage } from "./pages/places";
+import { AuditPage, BatchesPage, DefinitionPage, EnginesPage, FailuresPage, InstancePage, JobsPage, loadAll, loadWhatIsPointedAt, ModellerPage, QueuesPage, SchedulesPage, SettingsPage, SqlRequestsPage, TasksPage, TimersPage } from "./pages/places";
 import { SearchPage } from "./pages/search";
 import { Boundary } from "./parts/boundary";
 import { useModal } from "./parts/dialog";
@@ -120,6 +120,7 @@ export function Console() {
             <Route path="/settings" component={SettingsPage} />
             <Route path="/audit" component={AuditPage} />
             <Route path="/batches" component={BatchesPage} />
+            <Route path="/sql-requests" component={SqlRequestsPage} />
             <Route path="/engines" component={EnginesPage} />
             <Route path="/queues" component={QueuesPage} />
             <Route path="/schedules" component={SchedulesPage} />

@@ -574,6 +574,17 @@ async def of_a_batch(driver: Driver, key: str) -> LockedBatch:
     return LockedBatch(key, driver.engine.batches.step)
 
 
+async def asked_in_sql(driver: Driver, key: str) -> LockedBatch:
+    """What a program's own transaction asked for."""
+    await driver.upload(linear(1))
+    driver.rows("""INSERT INTO setting (name, value) VALUES ('schema_version_needed', '22')
+        ON CONFLICT (name) DO UPDATE SET value = excluded.value RETURNING 1""")
+    driver.rows("DELETE FROM sql_request RETURNING 1")  # what a cancelled round has left
+    for _ in range(2):
+        driver.rows("SELECT penstock_start('linear', '{\"x\": 1}', business_key => %s)", key)
+    return LockedBatch(key, driver.engine.sql_requests.run_once)
+
+
 async def last_item(driver: Driver, key: str) -> LockedBatch:
     """What was collected is gathered."""
     _, job = await begun(driver, key, EACH)

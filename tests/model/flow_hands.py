@@ -58,6 +58,15 @@ class Hands:
         except Throttled:
             return None
 
+    async def _start_by_sql(self, body: dict[str, Any]) -> str:
+        given = msgspec.json.encode(body["variables"]).decode(), body.get("priority"), body.get("flowKey")
+        ((instance,),) = self.one.rows(
+            "SELECT penstock_start(%s, %s, priority => %s, flow_key => %s)", body["definitionId"], *given
+        )
+        assert await self.one.engine.sql_requests.run_once() == 1
+        assert self.one.rows("SELECT operation, error, reason FROM sql_request") == []
+        return str(instance)
+
     async def polls(self, job_type: str, most: int, types: Sequence[str]) -> list[Taken]:
         """Take jobs of a type, and whatever is taken with them."""
         return [Taken(job_type, most, await self.poll(job_type, most))]

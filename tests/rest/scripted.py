@@ -110,7 +110,12 @@ class ScriptedEngine:
         self.watch, self.diagnosis = Part(self, "watch"), Part(self, "standing")
         self.messages, self.attempts = Part(self, "messages"), Part(self, "attempts")
         self.schedules, self.queues = Part(self, "schedules"), Part(self, "queues")
-        self.batches = Part(self, "batches")
+        self.batches, self.bulk, self.code = Part(self, "batches"), Part(self, "bulk"), Part(self, "code")
+        self.audit_trail, self.overview = Part(self, "audit_trail"), Part(self, "overview")
+        self.sql_requests = Part(self, "sql_requests")
+        self.updates, self.declarations = Part(self, "updates"), Part(self, "declarations")
+        self.forks = Part(self, "forks")
+        self.inbox, self.failures = Part(self, "inbox"), Part(self, "failures")
         self.ready = Part(self, "engine").ready
         self.on("definitions.parse", self._parse)
 

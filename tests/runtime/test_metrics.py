@@ -147,6 +147,35 @@ async def test_starts_of_batches(driver: Driver) -> None:
     assert growth.of("penstock_batch_starts_total", outcome="REFUSED") == 1
 
 
+@drives("penstock_sql_requests", "Requests of SQL functions that were carried out, failed or put off")
+@drives("penstock_sql_requests_waiting", "Requests of SQL functions that wait for an engine, as of the last count")
+@drives("penstock_sql_requests_failed", "Requests of SQL functions that wait to be retried or dropped")
+@drives("penstock_sql_requests_oldest_seconds", "How long the oldest request of a SQL function waits")
+async def test_requests_of_sql_functions(driver: Driver) -> None:
+    await driver.upload(linear(1))
+    driver.rows("INSERT INTO setting (name, value) VALUES ('schema_version_needed', '22') RETURNING 1")
+    driver.clock.stop()
+    growth = Growth(driver)
+
+    async def count() -> tuple[float, float, float]:
+        async with driver.engine.database.connection() as connection:
+            await driver.engine.sql_requests.chores(connection)
+        waiting, failed, oldest_s = (
+            growth.of(f"penstock_sql_requests_{part}") for part in ("waiting", "failed", "oldest_seconds")
+        )
+        return waiting, failed, oldest_s
+
+    instance = driver.rows("SELECT penstock_start('linear')")[0][0]
+    driver.rows("SELECT penstock_signal(%s, 'no such step')", instance)
+    driver.clock.advance(7)
+    assert await count() == (2, 0, pytest.approx(7, abs=0.1))
+    while await driver.engine.sql_requests.run_once():
+        pass
+    assert growth.of("penstock_sql_requests_total", outcome="DONE") == 1
+    assert growth.of("penstock_sql_requests_total", outcome="FAILED") == 1
+    assert await count() == (0, 1, 0)
+
+
 @drives("workflow_instances_started", "Instances started")
 async def test_instances_started(driver: Driver) -> None:
     await driver.upload(linear(1))

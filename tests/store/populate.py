@@ -29,7 +29,7 @@ from penstock.settings import Settings
 from penstock.store.db.database import Database
 from penstock.store.db.schema import SCHEMA_VERSION, schema_sql
 from penstock.store.rows.engines import require_version
-from penstock.store.rows.recorded import RECORDED_VERSION
+from penstock.store.rows.sql_requests import REQUESTS_VERSION
 from penstock.telemetry.metrics import Metrics
 from penstock.testing.definitions import definition, end, linear, service, timer
 from penstock.wire.bulk import BulkFilter, BulkRequest
@@ -220,7 +220,7 @@ async def _populate_additions(driver: Driver, waiting: str) -> None:
     await driver.start("paid", business_key="paid")
     job = await driver.one("paid")
     async with driver.engine.database.connection() as connection:
-        await require_version(connection, RECORDED_VERSION)
+        await require_version(connection, REQUESTS_VERSION)
     driver.rows("SELECT complete(%s, %s, %s, %s)", job.id, job.attempt, job.worker_id, '{"receipt": "R"}')
 
 

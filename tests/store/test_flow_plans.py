@@ -20,7 +20,7 @@ import trio
 
 from penstock.store.db.connection import TrioConnection
 from penstock.store.db.statements import SQL
-from penstock.store.rows import batches, calls, flow, for_each, inbox, schedules, starts
+from penstock.store.rows import batches, calls, flow, for_each, forks, inbox, schedules, sql_requests, starts
 from penstock.store.rows.batches import BatchPlace
 from tests.postgres import PostgresServer, apply_schema
 from tests.store.flow_cases import FILL_QUEUES, QUEUE_CASES, QUEUE_ROWS, Case, asked, ints, run
@@ -32,12 +32,12 @@ DELAYED = BASE + 2_000_000
 TABLES = (
     "instance", "token", "timer", "called", "map_state", "item_vars", "map_result", "definition", "abnormal_end",
     "start_window", "schedule", "schedule_run", "scheduled", "batch", "batch_item", "ready", "ready_flow", "slot",
-    "bulk_operation", "item_output", "history_other", "journal_other",
+    "bulk_operation", "item_output", "history_other", "journal_other", "sql_request",
 )  # fmt: skip
 FILL = f"""
 SET synchronous_commit = off;
 SET session_replication_role = replica;
-SELECT setval(pg_get_serial_sequence(name, 'id'), 1, false) FROM unnest('{{schedule,batch}}'::text[]) name;
+SELECT setval(pg_get_serial_sequence(name, 'id'), 1, false) FROM unnest('{{schedule,batch,sql_request}}'::text[]) name;
 INSERT INTO definition (id, version, name, content, uploaded_at) VALUES ('d', 1, 'd', '{{}}', now());
 INSERT INTO instance (id, started_at, ended_at, definition, status, vars)
   SELECT {BASE} + k, now(), CASE WHEN k % 2 = 1 THEN now() END, 1, k % 2, '{{}}'
@@ -89,6 +89,11 @@ INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, atte
 INSERT INTO journal (instance_id, pos, at, kind, attempt, path, name, payload)
   SELECT {BASE} + k, k + i + 1, now(), i, 1, '/' || i, 'n', '1'
   FROM generate_series(0, {CALLS} / 4) k, generate_series(1, 5) i;
+INSERT INTO sql_request (
+    xid, operation, instance_id, definition_id, request, size_bytes, role, failed_at, error, reason)
+  SELECT (900 + k)::text::xid8, o, 7000000 + k, 'd', '{{}}', 0, 'r', f, CASE WHEN f IS NOT NULL THEN 'e' END, 'no'
+  FROM generate_series(1, {CALLS}) k CROSS JOIN LATERAL (SELECT CASE WHEN k % 2 = 0 THEN now() END AS f) f,
+    unnest('{{start,signal}}'::text[]) o;
 INSERT INTO batch_item (batch, place, instance_id)
   SELECT b, i, {BASE} + (b * 97 + i) % (2 * {CALLS}) FROM generate_series(1, 400) b, generate_series(0, {ITEMS} - 1) i;
 """
@@ -118,6 +123,28 @@ async def spaced_out(connection: TrioConnection) -> list[Any]:
     await run(connection, "open_lines", *lines)
     await run(connection, "hold_lines", *lines)
     return await run(connection, "space_out", *due)
+
+
+async def allowed(connection: TrioConnection) -> list[Any]:
+    await run(connection, "name_grantee", connection.info.user)
+    await run(connection, "allow_requests")
+    await run(connection, "forget_rights", "r")
+    return await run(connection, "allow_definitions", "r", texts("d", 1))
+
+
+async def forked(connection: TrioConnection) -> list[Any]:
+    found = await forks.lock_forked(connection, BASE + 8)
+    more = [await forks.begun_with(connection, BASE + 8, 1), await forks.arguments(connection, BASE + 8)]
+    return [] if found is None else [*found, *more]
+
+
+async def copied(connection: TrioConnection) -> list[Any]:
+    """Two records before the place, and what the new run begins with."""
+    statement = forks.copy(
+        connection, DELAYED, BASE + 8, 12, "/3", later_messages=True, name="0", payload="{}", at=datetime.now(UTC)
+    )
+    await connection.roundtrip([statement])
+    return list(await connection.fetch(b"SELECT kind FROM journal WHERE instance_id = $1::bigint", (DELAYED,)) or [])
 
 
 async def claimed(connection: TrioConnection) -> list[Any]:
@@ -229,9 +256,26 @@ CASES = {
     "active_definition": Case(asked("active_definition", "d"), 1, 20),
     "active_keys": Case(asked("active_keys", texts("d", 1)), 1, 20),
     "newest_definition": Case(asked("newest_definition", "d"), 1, 10),
+    "claim_sql_requests": Case(lambda c: sql_requests.claim(c, 50, 80, 1_000_000), 50, 30, 80),
+    "keep_sql_requests": Case(asked("keep_sql_requests"), 1, 3),
+    "finish_sql_requests": Case(asked("finish_sql_requests", ints(range(1, 51))), 50, 20),
+    "fail_sql_requests": Case(
+        asked("fail_sql_requests", ints(range(1, 51)), texts("e", 50), texts("no", 50)), 50, 40
+    ),
+    "delay_sql_requests": Case(asked("delay_sql_requests", ints(range(1, 51)), ints([1] * 50)), 50, 40),
+    "list_sql_requests, failed": Case(lambda c: sql_requests.read(c, 5_000, 50, failed=True), 50, 8, 50),
+    "list_sql_requests, waiting": Case(lambda c: sql_requests.read(c, 5_000, 50, failed=False), 50, 8, 50),
+    "retry_sql_request": Case(asked("retry_sql_request", 3), 1, 40),
+    "drop_sql_request": Case(asked("drop_sql_request", 3), 1, 30),
+    "sql_request_state": Case(asked("sql_request_state", 3), 1, 10),
+    "count_sql_requests": Case(lambda c: sql_requests.count(c, 1_000), 2_000, 3),
+    "purge_sql_requests": Case(asked("purge_sql_requests", 0.0, 50), 50, 30),
+    "allow_requests and allow_definitions": Case(allowed, 1, 400),
+    "lock_forked, begun_with and arguments": Case(forked, 8, 16, 8),
+    "fork_journal": Case(copied, 3, 20, 3),
     **QUEUE_CASES,
 }  # fmt: skip
-FILES = ("batches", "flow", "queues", "schedules", "starts")
+FILES = ("batches", "flow", "forks", "queues", "schedules", "sql_requests", "starts")
 WALKS = {"reckon_schedules"}
 """Over all rows, when an engine starts."""
 

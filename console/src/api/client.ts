@@ -33,6 +33,8 @@ export type VersionView = Schemas["VersionView"];
 export type QueuePolicy = Schemas["QueuePolicy"];
 export type ScheduleSpec = Schemas["ScheduleSpec"];
 export type Batch = Schemas["Batch"];
+export type SqlRequest = Schemas["SqlRequest"];
+export type Declaration = Schemas["Declaration"];
 export type StartItem = Schemas["StartItem"];
 export type Queue = Schemas["Queue"];
 export type Count = Schemas["Count"];
@@ -257,6 +259,12 @@ export const engine = {
   deleteQueue: (id: string) => call<void>("DELETE", "/v1/queues/{id}", { path: { id } }),
   putSchedule: (id: string, spec: ScheduleSpec) => call<Schedule>("PUT", "/v1/schedules/{id}", { path: { id }, body: spec }),
   deleteSchedule: (id: string) => call<void>("DELETE", "/v1/schedules/{id}", { path: { id } }),
+  sqlRequests: (state: string, cursor: string, signal?: AbortSignal) =>
+    get<Schemas["SqlRequestPage"]>("/v1/sql-requests", { query: { state, cursor, limit: PAGE_ITEMS }, ...s(signal) }),
+  declarations: (cursor: string, signal?: AbortSignal) => get<Schemas["DeclarationPage"]>("/v1/declarations", { query: { cursor, limit: PAGE_ITEMS }, ...s(signal) }),
+  applyDeclaration: (kind: string, id: string) => post<Declaration>("/v1/declarations/{kind}/{id}/apply", { path: { kind, id } }),
+  retrySqlRequest: (id: string) => post<void>("/v1/sql-requests/{id}/retry", { path: { id } }),
+  dropSqlRequest: (id: string) => call<void>("DELETE", "/v1/sql-requests/{id}", { path: { id } }),
   batches: (cursor: string, signal?: AbortSignal) => get<Schemas["BatchPage"]>("/v1/batches", { query: { cursor, limit: PAGE_ITEMS }, ...s(signal) }),
   startBatch: (items: StartItem[], onComplete: string, note: string, key: string) =>
     post<Batch>("/v1/batches", { body: { items, ...(onComplete && { onComplete }), ...(note && { note }) }, headers: { "Idempotency-Key": key } }),

@@ -9,6 +9,7 @@ export const QueuesPage = later(() => import("./queues").then((page) => page.Que
 export const SchedulesPage = later(() => import("./schedules").then((page) => page.SchedulesPage));
 export const AuditPage = later(() => import("./audit").then((page) => page.AuditPage));
 export const BatchesPage = later(() => import("./batches").then((page) => page.BatchesPage));
+export const SqlRequestsPage = later(() => import("./sqlrequests").then((page) => page.SqlRequestsPage));
 export const EnginesPage = later(() => import("./engines").then((page) => page.EnginesPage));
 export const JobsPage = later(() => import("./jobs").then((page) => page.JobsPage));
 export const TimersPage = later(() => import("./timers").then((page) => page.TimersPage));
@@ -31,6 +32,7 @@ const PLACES: Record<string, { list?: AnyPage; one?: AnyPage }> = {
   modeller: { list: ModellerPage, one: ModellerPage },
   audit: { list: AuditPage },
   batches: { list: BatchesPage },
+  "sql-requests": { list: SqlRequestsPage },
   engines: { list: EnginesPage },
   settings: { list: SettingsPage },
   failures: { list: FailuresPage },

@@ -25,6 +25,7 @@ from penstock.cli import (
     runs,
     schedules,
     sessions,
+    sql_requests,
     tokens,
     workers,
 )
@@ -92,6 +93,7 @@ for group in (
     jobs,
     queues,
     schedules,
+    sql_requests,
     tokens,
     sessions,
     archive,

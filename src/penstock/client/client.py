@@ -12,6 +12,8 @@ from penstock.client.messages import MessageCalls
 from penstock.client.queues import QueueCalls
 from penstock.client.runs import RunCalls
 from penstock.client.schedules import ScheduleCalls
+from penstock.client.sql_requests import SqlRequestCalls
+from penstock.client.updates import UpdateCalls
 
 
 class Client(
@@ -24,6 +26,9 @@ class Client(
     JobCalls,
     QueueCalls,
     ScheduleCalls,
+    SqlRequestCalls,
+    UpdateCalls,
+    DeclarationCalls,
 ):
     """A client of one engine, or of several behind one address. Runs under asyncio and Trio.
 

@@ -66,6 +66,7 @@ from penstock.engine.schedules.declared import Declarations
 from penstock.engine.schedules.firings import Firings
 from penstock.engine.schedules.schedules import Schedules
 from penstock.engine.simulation.simulations import Simulations
+from penstock.engine.sql_requests.sql_requests import SqlRequests
 from penstock.engine.starts.starts import Starts
 from penstock.engine.status.acknowledgements import Acknowledgements
 from penstock.engine.status.diagnosis import Diagnosis
@@ -153,7 +154,7 @@ class Engine:
         self.schedules, self.declarations = self._schedules(audit=audit)
         self.bulk, self.batches = self._bulk(engine_number), Batches(database, settings, metrics, self.instances)
         _watch(self.batchers(), metrics)
-        self._folding, self._looking = set[int](), trio.Lock()
+        self.sql_requests, self._folding, self._looking = self._sql_requests(), set[int](), trio.Lock()
         self._stopping, self._scans_begun, self._scan_answered = False, 0, 0
 
     def _schedules(self, *, audit: bool) -> tuple[Schedules, Declarations]:
@@ -164,6 +165,10 @@ class Engine:
     def _bulk(self, engine_number: int) -> Bulk:
         acts = Acts(self.instances, self.tasks, self.repair, self.migrations)
         return Bulk(self.database, acts, self.limits, engine_number)
+
+    def _sql_requests(self) -> SqlRequests:
+        given = self.database, self.settings, self.metrics, self.limits
+        return SqlRequests(*given, self.instances, self.tasks, self.runs, self.messages)
 
     async def _forget(self, connection: TrioConnection) -> None:
         """What is remembered may be of commits that the server never had: tokens count on from where it stands, and

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from penstock.access.roles import Permission
-from penstock.engine.definitions.drafts import DraftCheck, ExpressionCheck, ExpressionLanguage, ExpressionVerdict
-from penstock.engine.instances.definition_use import (
-    DefinitionActivity,
-    TokensView,
-    VariablesInUse,
-    VersionCounts,
-    VersionView,
+from penstock.api import (
+    audit,
+    bulk,
+    declared,
+    definitions,
+    drafts,
+    instances,
+    queues,
+    sql_requests,
+    status,
+    tasks,
+    workers,
 )
 from penstock.api.permission import Permission
 from penstock.engine.simulation.simulations import SimulationRequest, SimulationView
@@ -141,60 +145,13 @@ FOR_PEOPLE: Final[Sequence[RestOperation]] = (
         " an answer of 1 MiB.",
         body=struct(SimulationRequest), answer=struct(SimulationView), errors=(400, 413),
     ),
-    RestOperation(
-        "POST", "/v1/definitions/{id}/impact", DefinitionUseRoutes.impact, Permission.VIEW,
-        "impact", "definitions", "Tell which open instances a new version would not fit (addition)",
-        "The body is what would be uploaded; without one it is a version that was. Nothing is stored. By version and "
-        "step how many stand there and what keeps them from going on in it; `refusals`: of the newest 1,000 those that "
-        "can't, with every reason. Open instances stay on their version.",
-        parameters=(Parameter("version", "query", "One that was uploaded; 0, or none: the latest.", INTEGER),),
-        body=ref("Definition"), body_required=False, answer=struct(ImpactView), errors=(400, 404, 409, 503),
-    ),
-    RestOperation(
-        "GET", "/v1/job-types", OpenWorkRoutes.job_types, Permission.VIEW,
-        "listJobTypes", "jobs", "List queues and who polls them, those first that wait longest (addition)",
-        answer=list_in("items", QueueRow), errors=(503,),
-    ),
-    RestOperation(
-        "GET", "/v1/queues", QueueRoutes.list, Permission.VIEW, "listQueues", "jobs",
-        "List queues, policies for job types, by name (addition)", parameters=SLICE, answer=struct(Page[Queue]),
-        errors=(400, 503),
-    ),
-    RestOperation(
-        "GET", "/v1/queues/{id}", QueueRoutes.get, Permission.VIEW, "getQueue", "jobs",
-        "Read a queue, and how it stands (addition)", answer=struct(Queue), errors=(400, 404, 503),
-    ),
-    RestOperation(
-        "PUT", "/v1/queues/{id}", QueueRoutes.put, Permission.OPERATE, "putQueue", "jobs",
-        "Limit the jobs of some types (addition)",
-        "From the next claim on, in all engines. `paused` left out: as it is. "
-        "409: a job type is in another queue, or an older engine lives.",
-        body=struct(QueuePolicy), answer=struct(Queue), errors=(400, 409, 503),
-    ),
-    RestOperation(
-        "DELETE", "/v1/queues/{id}", QueueRoutes.delete, Permission.OPERATE, "deleteQueue", "jobs",
-        "Forget a queue (addition)", "Its jobs are free at once.", status=204, errors=(400, 404, 503),
-    ),
-    RestOperation(
-        "POST", "/v1/queues/{id}/pause", QueueRoutes.pause, Permission.OPERATE, "pauseQueue", "jobs",
-        "Let no job of a queue begin (addition)", "What runs goes on.", answer=struct(Queue), errors=(400, 404, 503),
-    ),
-    RestOperation(
-        "POST", "/v1/queues/{id}/resume", QueueRoutes.resume, Permission.OPERATE, "resumeQueue", "jobs",
-        "Let the jobs of a queue begin again (addition)", answer=struct(Queue), errors=(400, 404, 503),
-    ),
-    RestOperation(
-        "POST", "/v1/jobs/{id}/unlock", OpenWorkRoutes.unlock, Permission.OPERATE,
-        "unlockJob", "jobs", "End a job's lease now (addition)",
-        "It goes back to the queue, no retry is spent; its worker is told that it lost it.",
-        body=struct(UnlockBody), body_required=False, status=204, errors=(400, 404, 409),
-    ),
-    RestOperation(
-        "DELETE", "/v1/jobs/{id}/checkpoint", OpenWorkRoutes.forget_checkpoint, Permission.OPERATE,
-        "forgetCheckpoint", "jobs", "Forget the checkpoint of an open job (addition)",
-        "Its next attempt begins without. A worker that has the job may leave another one.",
-        parameters=(Parameter("note", "query", "For the audit trail."),), status=204, errors=(400, 404),
-    ),
+    route_of(definitions.GET_IMPACT),
+    route_of(workers.LIST_JOB_TYPES),
+    *routes_of(queues),
+    *routes_of(sql_requests),
+    *routes_of(declared),
+    route_of(workers.UNLOCK_JOB),
+    route_of(workers.FORGET_CHECKPOINT),
     RestOperation(
         "GET", "/v1/executions/{id}/attempts", OpenWorkRoutes.attempts, Permission.VIEW,
         "listAttempts", "instances", "List the attempts of a job (addition)",

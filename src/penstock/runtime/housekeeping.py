@@ -67,6 +67,7 @@ class Housekeeping:
             if engine.settings.retention_days is not None:
                 await self._purge_batches(connection, engine.settings.retention_days)
             await engine.messages.chores(connection)
+            await engine.sql_requests.chores(connection)
             await engine.inbox.fill()
             await engine.failures.fill()
             await self._purge_slots(connection)

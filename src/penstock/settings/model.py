@@ -81,7 +81,7 @@ _http = partial(says, "HTTP")
 _grpc = partial(says, "gRPC")
 _engine = partial(says, "Engine")
 _jobs = partial(says, "Jobs")
-_runs = partial(says, "Durable functions")
+_runs = partial(says, "Durable workflows")
 _kafka = partial(says, "Kafka")
 
 
@@ -313,6 +313,13 @@ class Settings(RetentionSettings, frozen=True, kw_only=True):
     list_exact_total_limit: Annotated[
         int, _engine("Up to here the `total` of a list is exact, beyond it an estimate.", 1, 10_000_000)
     ] = 10_000
+    sql_requests_poll_seconds: Annotated[
+        float,
+        _engine("How often an engine looks for requests of SQL functions whose wake-up is lost or off.", 0.05, 60),
+    ] = 2
+    sql_requests_failed_retention_days: Annotated[
+        float, _engine("How long a request of a SQL function that failed is kept, to be retried.", 0.01, 3_650)
+    ] = 30
     idempotency_retention_hours: Annotated[
         float, _engine("How long the answer to an Idempotency-Key is kept.", 0.01, 8_760)
     ] = 24
@@ -430,17 +437,17 @@ class Settings(RetentionSettings, frozen=True, kw_only=True):
 
     @property
     def through_kafka(self) -> bool:
-        """Whether jobs reach workers through the outbox and Kafka."""
+        """Return whether jobs reach workers through the outbox and Kafka."""
         return self.dispatch_mode is DispatchMode.KAFKA_OUTBOX
 
     @property
     def embedded(self) -> bool:
-        """Whether the engine starts its own PostgreSQL."""
+        """Return whether the engine starts its own PostgreSQL."""
         return self.postgres_dsn is None
 
     @property
     def bind_address(self) -> str:
-        """The address of all listeners."""
+        """Return the address of all listeners."""
         return self.bind or "127.0.0.1"
 
     @property
@@ -450,7 +457,7 @@ class Settings(RetentionSettings, frozen=True, kw_only=True):
 
     @property
     def data_path(self) -> Path | None:
-        """The directory of the embedded PostgreSQL, absolute; None leaves it to the store's default."""
+        """Return the directory of the embedded PostgreSQL, absolute; None leaves it to the store's default."""
         return Path(self.data_dir).expanduser().absolute() if self.data_dir else None
 
     def redacted(self) -> dict[str, object]:

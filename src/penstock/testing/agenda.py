@@ -20,7 +20,7 @@ from penstock.engine.requests.ids import read_instance, read_job, show_instance
 from penstock.engine.schedules.schedule_spec import read_rules
 from penstock.store.rows import batches
 
-SLOW_JOB, LEASE, TIMER, SCHEDULE, BATCH, RATE = range(6)
+SLOW_JOB, LEASE, TIMER, SCHEDULE, BATCH, RATE, SQL_REQUEST = range(7)
 """Kinds of due things. A job that ends at the moment of a timer was in time. ``token`` is the id of a schedule or a
 batch; of a rate, which lets a job begin that waits, nothing is to be done but to look."""
 
@@ -35,6 +35,8 @@ SELECT at, kind, seq, token_id, event, instance_id, attempt FROM (
   SELECT created_at, 4, 0, id, 0, 0, 0 FROM batch b WHERE look_at IS NOT NULL AND NOT (
     coalesce(cancelled, begun) >= total AND EXISTS (
       SELECT FROM batch_item i JOIN instance n ON n.id = i.instance_id WHERE i.batch = b.id AND n.status = 0))
+  UNION ALL
+  SELECT coalesce(due_at, asked_at), 6, 0, 0, 0, 0, 0 FROM sql_request WHERE failed_at IS NULL
   UNION ALL
   SELECT at, 5, 0, 0, 0, 0, 0 FROM (
     SELECT tat - floor(((r.rate ->> 'burst')::float8 - 1) * (r.rate ->> 'paceMicros')::float8)
@@ -183,6 +185,11 @@ async def work_on_batch(engine: Engine) -> None:
         work = await batches.claim(connection, engine.settings.start_batch_lease_seconds)
     if work is not None:
         await engine.batches.work_on(work)
+
+
+async def carry_out_requests(engine: Engine) -> None:
+    """Do what transactions of the test's have asked for by SQL functions."""
+    await engine.sql_requests.run_once()
 
 
 async def look_at_all(engine: Engine, job_type: str) -> None:

@@ -30,6 +30,7 @@ from penstock.testing.agenda import (
     LEASE,
     SCHEDULE,
     SLOW_JOB,
+    SQL_REQUEST,
     Agenda,
     Due,
     due_of_job,
@@ -327,6 +328,9 @@ class TestEngine:
             self.agenda.hurry_batch(due.token)
             await self.thread.call(work_on_batch, self.thread.engine)
             return f"batch {due.token} went on"
+        if due.kind == SQL_REQUEST:
+            await self.thread.call(carry_out_requests, self.thread.engine)
+            return "a request of a transaction was carried out"
         await self.thread.call(fire, self.thread.engine, due)
         return f"a timer fired in instance {due.instance:x}"
 

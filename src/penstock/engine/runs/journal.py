@@ -88,7 +88,22 @@ BLOCKED_VERSION: Final = 21
 """Whose engines know that a run is listed as blocked: others would leave it in the list for ever."""
 
 
-class Mailbox:
+def read_sent(data: bytes, field: str, max_bytes: int) -> Any:
+    """Return the value of JSON that is sent to a run. Raises BadRequest, PayloadTooLarge; they name ``field``."""
+    if len(data) > max_bytes:
+        raise PayloadTooLarge(f"{field}: {max_bytes} bytes at most; send a key")
+    try:
+        return msgspec.json.decode(data)
+    except msgspec.DecodeError as error:
+        raise BadRequest(f"{field}: is no JSON: {error}") from None
+
+
+def digest_of(name: str, value: Any) -> str:
+    """Return what tells a message or a call from another one with its id. ``value``: as `read_sent` gives it."""
+    return hashlib.sha256(name.encode() + b"\0" + msgspec.json.encode(value, order="sorted")).hexdigest()
+
+
+class Mailboxes:
     """What is to be told an executor: by instance, how much mail it has."""
 
     def __init__(self) -> None:

@@ -2,10 +2,10 @@
 
 -- name: claim_number
 -- A number that nobody has leased ($1 holder $2 seconds $3 dispatch mode $4 description $5 schema version $6 process). Two
--- at once may pick the same: the second gets no row and asks again.
+-- at once may pick the same: the second gets no row and asks again. 1020 to 1023 are of ids that SQL functions make.
 INSERT INTO engine (number, holder, leased_until, dispatch_mode, description, schema_version, process)
 SELECT n, $1::uuid, penstock_now() + $2::float8 * interval '1 s', $3::text, $4::text, $5::int, $6::text
-FROM generate_series(0, 1023) AS n
+FROM generate_series(0, 1019) AS n
 WHERE NOT EXISTS (SELECT FROM engine e WHERE e.number = n AND e.leased_until > penstock_now())
 ORDER BY random() LIMIT 1
 ON CONFLICT (number) DO UPDATE SET holder = excluded.holder, leased_until = excluded.leased_until,

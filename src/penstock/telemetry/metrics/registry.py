@@ -73,6 +73,7 @@ class Metrics:
     def __init__(self, version: str = "", *, kafka: bool = True) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
         self._engine()
+        self._sql_requests()
         self._requests()
         self._jobs()
         self._kafka(self.registry if kafka else CollectorRegistry())  # what an engine that polls does not show
@@ -147,6 +148,22 @@ class Metrics:
             self._gauge("penstock_pool_connections", "Connections of the pool: idle, busy, unanswered", "state")
         )
         self.pool_waiting = self._gauge("penstock_pool_waiting_tasks", "Tasks that wait for a connection")
+
+    def _sql_requests(self) -> None:
+        self.sql_requests: Family[str, Counter] = Family(
+            self._counter(
+                "penstock_sql_requests", "Requests of SQL functions that were carried out, failed or put off", "outcome"
+            )
+        )
+        self.sql_requests_waiting = self._gauge(
+            "penstock_sql_requests_waiting", "Requests of SQL functions that wait for an engine, as of the last count"
+        )
+        self.sql_requests_failed = self._gauge(
+            "penstock_sql_requests_failed", "Requests of SQL functions that wait to be retried or dropped"
+        )
+        self.sql_requests_oldest_seconds = self._gauge(
+            "penstock_sql_requests_oldest_seconds", "How long the oldest request of a SQL function waits"
+        )
 
     def _requests(self) -> None:
         self.http_request_seconds: Family[tuple[str, ...], Histogram] = Family(

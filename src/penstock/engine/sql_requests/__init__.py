@@ -1,0 +1,1 @@
+"""Requests that programs made by SQL functions in transactions of their own."""
