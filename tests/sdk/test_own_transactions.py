@@ -13,6 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from penstock.runtime.migrate import Roles
 from penstock.runtime.migrate import run as migrate
 from penstock.settings import Secret, Settings
 from penstock.testing.definitions import definition, end, service
@@ -55,7 +56,7 @@ def test_money_moves_once_though_workers_are_killed(database_dsn: str) -> None:
     ):
         eyes.execute("CREATE TABLE payment (key text)")
         user = eyes.execute("SELECT current_user").fetchall()[0][0]
-        assert migrate(Settings(postgres_dsn=Secret(database_dsn)), [user]) is not None
+        assert migrate(Settings(postgres_dsn=Secret(database_dsn)), Roles([user])) is not None
         engine.wait_ready()
         assert engine.call("POST", "/v1/definitions", PAYING)[0] == 201
         running: list[Any] = [paying(engine.port, database_dsn, f"w-{number}") for number in range(WORKERS)]
