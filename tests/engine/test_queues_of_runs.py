@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.core.rules.state import InstanceStatus
+from penstock.durable.check import save_run
 from penstock.durable.local import LocalBackend, LocalRuns
 from penstock.durable.workflow import workflow
 from penstock.engine.queues.journal_items import RunEnd, RunLease
@@ -240,9 +241,9 @@ async def test_time_begins_with_the_first_turn_in_a_queue(driver: Driver) -> Non
         (first,) = await runs.take(driver, wait_s=0)
         assert first.started_at == begun_at
     local = LocalRuns(driver.engine, "")
-    assert (await local.saved(waiting)).started_at == begun_at
+    assert (await save_run(local, waiting)).started_at == begun_at
     assert await driver.engine.journal.finish(first.run_lease, RunEnd(InstanceStatus.FAILED, failure="no"), mail=1)
-    assert (await local.saved(waiting)).started_at == begun_at
+    assert (await save_run(local, waiting)).started_at == begun_at
     await driver.engine.instances.retry_run(waiting, "end")
     (first,) = await runs.take(driver, wait_s=0)
     assert (first.run_lease.attempt, first.started_at) == (4, begun_at)

@@ -322,6 +322,40 @@ def check(
 
 
 @app.command()
+def debug(
+    run: Annotated[
+        str,
+        typer.Argument(
+            help="The id that the run was started with, its instance's, or a file of `penstock runs save` (`….json`).",
+            metavar="RUN",
+        ),
+    ],
+    target: Annotated[
+        str,
+        typer.Argument(help="Its code, as of `penstock check`: `shop.workflows`, `shop.main:app`.", metavar="MODULE"),
+    ],
+    until: Annotated[
+        str | None,
+        typer.Option(help="Stop at this operation: a path of the journal, such as /3.", metavar="PATH"),
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option(help="The database, or the engine (grpc://host:port), as of an App.", metavar="DSN")
+    ] = None,
+    token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Replay a run from its journal under a debugger, to the line where it waits, failed or was blocked.
+
+    Under pdb, or in the debugger of the editor that has started this command. The code gets the recorded results. No
+    step runs and nothing is written. `--json` tells the place and starts no debugger. Exit code 1 when there is no such
+    run or operation, 2 when a file or the code can't be read.
+    """
+    from penstock.cli.debug import run_debug
+
+    raise typer.Exit(run_debug(run, target, until, at, token_file, as_json=as_json))
+
+
+@app.command()
 def validate(
     files: Annotated[list[Path], typer.Argument(help="Definitions as JSON; - is standard input.", metavar="FILE")],
     config: ConfigOption = None,

@@ -373,11 +373,9 @@ def save(
     as_json: JsonOption = False,
 ) -> None:
     """Keep a run with its whole journal, for `penstock.testing.assert_replays`. It holds what steps gave."""
+    from penstock.durable.check import save_run
 
-    async def told(runs: LocalRuns) -> SavedRun:
-        return await runs.saved(await runs.find(id, {}))
-
-    saved = ask(at, told)
+    saved = on_run(id, at, token_file, save_run)
     try:
         file.write_bytes(saved.text())
     except OSError as error:

@@ -22,6 +22,8 @@ from penstock.durable.workflow import Workflow
 from penstock.kernel.errors import Blocked, Mismatch, Undecodable
 from penstock.kernel.record import RULES, Record
 from penstock.kernel.replay import marks_of
+from penstock.wire.fields import json_text
+from penstock.wire.model import Instance
 
 Kept = tuple[str, str, str]
 """What a run waits for: path, kind, and the name or nothing."""
@@ -145,6 +147,44 @@ class SavedRun(msgspec.Struct, frozen=True, rename="camel"):
     def text(self) -> bytes:
         """JSON, for people too."""
         return msgspec.json.format(msgspec.json.encode(self)) + b"\n"
+
+
+class JournalReader(Protocol):
+    """Where one run is read, open or ended."""
+
+    async def look(self, instance_id: str) -> Instance:
+        """The run as it is now."""
+        ...
+
+    async def tree(self, instance_id: str) -> dict[str, Any]:
+        """Its branches, as REST shows them."""
+        ...
+
+    async def records(self, instance_id: str, after: int) -> tuple[list[Record], bool, float]:
+        """Records beyond a position, whether there are more, and when the time of the run began."""
+        ...
+
+
+async def save_run(journals: JournalReader, instance_id: str) -> SavedRun:
+    """Return a run with its whole journal."""
+    instance = await journals.look(instance_id)
+    arguments: dict[str, Any] = msgspec.json.decode(json_text(instance.variables))
+    if instance.completed_at is not None:
+        arguments.pop("result", None)
+    code = await journals.tree(instance_id)
+    records, more, began_at = await journals.records(instance_id, 0)
+    while more:
+        page, more, _ = await journals.records(instance_id, records[-1].pos)
+        records += page
+    return SavedRun(
+        workflow=code["workflow"],
+        version=code["version"],
+        run_id=instance_id,
+        arguments=msgspec.json.encode(arguments).decode(),
+        started_at=began_at,
+        records=records,
+        rules=RULES,
+    )
 
 
 class Replay:
