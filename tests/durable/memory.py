@@ -165,6 +165,9 @@ class MemoryBackend:
         found, self.mail = self.mail, []
         return found
 
+    def was_watch(self, key: str) -> bool:
+        return False
+
     async def read(self, leased: LeasedRun, after: int) -> RecordPage:
         await self._reach()
         row = self._row(leased)
@@ -226,7 +229,8 @@ class MemoryBackend:
         if row.mail != mail:
             return False
         if not (row.records and row.records[0].kind is JournalKind.BEGUN and row.records[0].name == begun.name):
-            messages = [record for record in row.records if record.pos in kept]
+            by_pos = {record.pos: record for record in row.records}
+            messages = [by_pos[pos] for pos in kept]
             row.records.clear()
             for record in (begun, *messages):
                 self.db.write(row, record)

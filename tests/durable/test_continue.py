@@ -73,7 +73,8 @@ def test_it_is_explored_and_kept_as_others(tmp_path):
     def check(run: object) -> None:
         keys.append("checked")
 
-    assert explore(account, messages=PAYMENTS, check=check).records == 3 + 2 + 5 + 4
+    carried = 3 + 2  # first records of months, and messages that they began with: they came in one piece
+    assert explore(account, messages=PAYMENTS, check=check).records == 3 + 2 + 5 + 4 - carried
     run = run_workflow(account, messages=PAYMENTS)
     save_journal(run, tmp_path / "month.json")
     assert assert_replays(account, tmp_path) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -12,9 +13,10 @@ import pytest
 import trio
 
 from penstock.durable import fail_after, move_on_after, open_nursery, receive, set_view, sleep, step, workflow
+from penstock.durable.activation import Activation
 from penstock.durable.backend import LeasedRun, Shown
 from penstock.durable.executor import Executor
-from penstock.durable.loaded_run import ExecutorLimits
+from penstock.durable.loaded_run import ExecutorLimits, LoadedRun
 from penstock.durable.workflow import Workflow
 from penstock.kernel.record import JournalKind, Record
 from tests.durable.memory import Database, MemoryBackend, kinds, message
@@ -65,6 +67,25 @@ async def test_a_run_ends_with_its_result(autojump_clock):
     assert row.ending.result == '"Hello, Ada!"'
     assert kinds(row) == ["DONE /0 greet", "CLOCK"]
     assert row.attempt == 1
+
+
+async def test_a_run_that_has_ended_needs_no_garbage_collector(autojump_clock):
+    """Each run is some hundred objects: where they lead in circles, the collector walks through all that is alive."""
+    database = Database()
+    gc.collect()
+    before = {id(each) for each in gc.get_objects() if isinstance(each, LoadedRun | Activation)}
+    gc.disable()
+    try:
+        async with executing(database, running(lambda: 7)):
+            for number in range(20):
+                database.start(running(lambda: 7), id=str(number))
+                await database.wait_state(str(number), "ended")
+            await trio.sleep(2 * PARKS_AFTER_S)
+            now = [each for each in gc.get_objects() if isinstance(each, LoadedRun | Activation)]
+            left = [each for each in now if id(each) not in before]
+    finally:
+        gc.enable()
+    assert len(left) <= 2, "one run may stand in a variable of a service yet"
 
 
 async def test_a_long_sleep_ends_with_another_attempt(autojump_clock):
@@ -499,3 +520,16 @@ async def test_open_nurseries_and_branches_are_shown_with_their_waits(autojump_c
     shown = [(each["path"], each["kind"], each.get("where")) for each in msgspec.json.decode(row.shown.branches or "")]
     nap = ("/0.[nap]/0", "sleep", line)
     assert shown == [("/1", "receive", line), ("/0", "nursery", None), ("/0.[nap]", "branch", None), nap]
+
+
+async def test_a_run_that_is_given_back_while_it_begins_ends_no_executor(autojump_clock):
+    @workflow
+    async def waits() -> str:
+        return await receive("m", str)
+
+    for _ in range(20):  # in which order Trio runs tasks is left to chance
+        database = Database()
+        database.start(waits, id="w").attempt = 1  # it has begun before: its journal is read first
+        async with executing(database, waits):
+            await database.wait_state("w", "held")
+        assert database.runs["w"].state in ("ready", "parked")

@@ -15,12 +15,14 @@ import trio
 
 from penstock.core.rules.state import TokenState
 from penstock.durable import App, receive, sleep, step, workflow
+from penstock.durable import executor as executors
+from penstock.durable.backend import LeasedRun
 from penstock.durable.executor import Executor
 from penstock.durable.loaded_run import ExecutorLimits
 from penstock.testing.clock import DatabaseClock
 from penstock.testing.invariants import assert_invariants
 from tests.durable.deadly import deadly, healthy
-from tests.durable.memory import Database, message
+from tests.durable.memory import Database, MemoryBackend, message
 from tests.durable.test_executor import executing
 from tests.postgres import REPOSITORY
 from tests.runtime.waiting import wait_until
@@ -154,6 +156,33 @@ async def test_what_is_taken_with_a_suspect_goes_back_before(autojump_clock):
         row = await database.wait_state("s0", "ended")
     assert row.ending is not None
     assert row.ending.result == '["held","ready","ready","ready"]'
+
+
+async def test_a_suspect_waits_until_what_another_call_took_is_back(autojump_clock, monkeypatch: pytest.MonkeyPatch):
+    """Two calls for runs were answered at once. What the other one got would have ended with this program."""
+    database, release = Database(), MemoryBackend.release
+
+    async def give_back_late(backend: MemoryBackend, leased: LeasedRun) -> None:
+        await trio.sleep(1)
+        await release(backend, leased)
+
+    @step
+    async def alone() -> str:
+        return database.runs["w"].state
+
+    @workflow
+    async def suspect() -> str:
+        return await alone()
+
+    monkeypatch.setattr(executors, "CLAIM_MAX_RUNS", 1)
+    monkeypatch.setattr(MemoryBackend, "release", give_back_late)
+    async with executing(database, suspect, waits):
+        await trio.sleep(1)  # both wait
+        database.start(suspect, id="s").expiries = 4
+        database.start(waits, "m", id="w")
+        row = await database.wait_state("s", "ended")
+    assert row.ending is not None
+    assert row.ending.result == '"ready"'
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from math import inf
 from typing import Any
 
 import msgspec
+import psycopg
 import pytest
 import trio
 
@@ -13,8 +14,9 @@ from penstock.core.graph.definition import InvalidDefinition
 from penstock.core.rules.state import InstanceStatus
 from penstock.engine.queues.journal_items import RULES, RULES_VERSION, NewRecord, RunEnd
 from penstock.engine.runs.code import CodeWorkflow
-from penstock.errors import BadRequest, Conflict, IdempotencyConflict, LeaseLost, PayloadTooLarge
+from penstock.errors import BadRequest, Conflict, IdempotencyConflict, LeaseLost, PayloadTooLarge, Unavailable
 from penstock.settings.secret import Secret
+from penstock.store.rows import engines as engine_store
 from penstock.store.rows import journal as store
 from penstock.testing.definitions import definition, end, linear, service
 from tests.engine.conftest import MakeDriver
@@ -87,9 +89,39 @@ async def test_rules_of_before_count_while_an_older_engine_lives(driver: Driver)
     assert (await begin(driver)).rules == 0
     assert int(driver.rows(needed)[0][0]) < RULES_VERSION
     driver.rows("UPDATE engine SET leased_until = penstock_now() RETURNING 1")
-    driver.engine.code._rules_asked_at = -inf
+    driver.engine.code._rules_refused_at = -inf
     assert (await begin(driver)).rules == RULES
     assert driver.rows(needed) == [(str(RULES_VERSION),)]  # no older one joins any more
+
+
+async def test_executors_that_claim_first_at_once_have_the_newest_rules(driver: Driver) -> None:
+    given: list[int] = []
+
+    async def ask() -> None:
+        given.append(await driver.engine.code.rules())
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(3):
+            nursery.start_soon(ask)
+    assert given == [RULES] * 3
+
+
+async def test_a_database_that_is_away_says_nothing_of_rules(
+    make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run goes back to the queue. It was delivered by the oldest rules, which lose messages that do not fit."""
+    driver = make_driver(services=True)  # the run goes back in the background, and may do so after the next poll
+
+    async def away(connection: object, version: int) -> None:
+        raise psycopg.OperationalError("the server closed the connection")
+
+    instance = await start(driver)
+    with monkeypatch.context() as patch:
+        patch.setattr(engine_store, "require_version", away)
+        with pytest.raises(Unavailable):
+            await take(driver)
+    [run] = await take(driver)
+    assert (run.instance_id, run.rules) == (instance, RULES)
 
 
 @pytest.mark.parametrize("change", [{"seq": 1}, {"attempt": 2}, {"holder": "e0.0123abcd/shop-2"}, {"instance": 5}])

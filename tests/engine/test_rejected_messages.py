@@ -80,6 +80,26 @@ async def test_what_a_waiting_run_does_not_accept_is_refused_with_its_field(
     ] * 2
 
 
+async def test_a_parked_run_that_refuses_is_asked_again(driver: Driver) -> None:
+    """A deploy may have made its type wider meanwhile: what it says next holds for the next message."""
+    run = await begin(driver)
+    await park(driver, run, 0, waits(0))
+    other = await begin(driver)
+    await park(driver, other, 0, waits(0))
+    for _ in range(2):  # the second is as quick as the first
+        with pytest.raises(WrongValue):
+            await driver.engine.runs.send(run.instance_id, "go", BAD)
+    assert driver.rows("SELECT token_id = instance_id, index FROM timer") == [(True, -16)]
+    assert await driver.due() == 1
+    [again] = await take(driver)
+    assert (again.instance_id, again.mail) == (run.instance_id, 0), "nothing came, and the other one sleeps"
+    with pytest.raises(WrongValue):  # it is at work: nobody has to wake it
+        await driver.engine.runs.send(run.instance_id, "go", BAD)
+    assert driver.rows("SELECT count(*) FROM timer") == [(0,)]
+    await park(driver, again, 0, waits(0, accepts=({"type": "object"},)))
+    await driver.engine.runs.send(run.instance_id, "go", BAD)
+
+
 async def test_only_what_holds_still_is_gone_by(driver: Driver) -> None:
     """A second message comes after the first: by then the run may wait for another type."""
     run = await begin(driver)

@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+import msgspec
 import pytest
 import trio
 
 from penstock.core.rules.state import InstanceStatus
-from penstock.engine.queues.journal_items import ClaimedRun, RunEnd
+from penstock.engine.queues.journal_items import ClaimedRun, NewRecord, RunEnd
 from penstock.engine.runs.code import CodeWorkflow
 from penstock.errors import LeaseLost, Unavailable
 from penstock.store.db import backends
@@ -141,7 +142,8 @@ async def an_end_of_a_child(driver: Driver, run: ClaimedRun) -> None:
 
 
 CHILDREN = (a_child, an_end_of_a_child)
-OPERATIONS = [*CHILDREN, a_continuation, an_append, a_message, a_message_that_wakes, a_parking, a_block, an_end]
+CALLS = (a_call, an_answer, a_refusal)
+OPERATIONS = [*CHILDREN, *CALLS, a_continuation, an_append, a_message, a_message_that_wakes, a_parking, a_block, an_end]
 
 
 @pytest.mark.parametrize("fatal", [True, False], ids=["terminated", "reset"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, cast
@@ -20,8 +20,11 @@ from penstock.durable import (
     App,
     BadMessage,
     Cancelled,
+    ChildFailed,
     Run,
     SendRefused,
+    StepFailed,
+    child,
     first,
     move_on_after,
     open_nursery,
@@ -156,6 +159,40 @@ def test_with_raise_it_is_used_up_and_raised() -> None:
     sent = {"by": "ann", "amount": "3"}
     found = run_workflow(body, messages=[Message("m", sent), Message("m", 3)]).result()
     assert found == [msgspec.json.encode(sent).decode(), "amount", 3]
+
+
+@step
+async def breaks() -> int:
+    raise OSError("no")
+
+
+@workflow
+async def breaks_as_child() -> int:
+    return await breaks()
+
+
+@pytest.mark.parametrize(
+    ("alternative", "kind"),
+    [
+        (lambda: receive("m", int, bad="raise"), BadMessage),
+        (breaks, StepFailed),
+        (lambda: child(breaks_as_child), ChildFailed),
+    ],
+    ids=["message", "step", "child"],
+)
+def test_what_an_alternative_of_first_raises_comes_in_a_group(
+    alternative: Callable[[], Awaitable[int]], kind: type[Exception]
+) -> None:
+    @workflow
+    async def body() -> list[str]:
+        found: list[str] = []
+        try:
+            await first(a=alternative(), never=receive("never", int))
+        except* kind as group:
+            found += [type(each).__name__ for each in group.exceptions]
+        return found
+
+    assert run_workflow(body, messages=[Message("m", "no number")]).result() == [kind.__name__]
 
 
 def test_another_word_than_these_two_is_refused() -> None:
@@ -491,3 +528,33 @@ def test_an_operator_drops_and_corrects_by_command(database_dsn: str) -> None:
         assert (code, "amount: must be an integer" in told) == (1, True)
         assert runs("correct", "o-1", second["position"], '{"by": "ann", "amount": 2}', "--json")[0] == 0
         assert run.result(BOUND_S) == "approved by ann"
+
+
+@slow
+async def test_a_deploy_with_a_wider_type_is_heard_of_by_who_sends(database_dsn: str) -> None:
+    """A run that was unloaded went on publishing the former type until something woke it; nothing did."""
+
+    def asking(type_: Any) -> Workflow[[], str]:
+        @workflow(name="asking")
+        async def body() -> str:
+            return str(await receive("approval", type_))
+
+        return body
+
+    async with App(asking(int), name="shop", at=database_dsn, migrate=True) as app:
+        run = await app.start(asking(int), id="a-1")
+        await shown(run, lambda tree: tree.get("waitsFor") == "message 'approval'")
+    async with App(asking(int | str), name="shop", at=database_dsn) as app:
+        run = await app.get("a-1")
+        with pytest.raises(BadRequest, match="payload: must be an integer"):
+            await run.send("approval", "yes")
+
+        async def accepts() -> bool:
+            try:
+                await run.send("approval", "yes")
+            except BadRequest:
+                return False
+            return True
+
+        await wait_until(accepts, lambda: "the former type is published still")
+        assert await run.result(BOUND_S) == "yes"

@@ -98,7 +98,7 @@ class Executor:
         watch_bodies()
         with LoopWatch():
             async with trio.open_nursery() as self.nursery:
-                for service in (self._ring, self._beat, self._listen, self.loops.run):
+                for service in (self._run_timers, self._beat, self._listen, self.loops.run):
                     self.nursery.start_soon(service)
                 if self._loop is not None:
                     self.nursery.start_soon(self._loop.watch, lambda: self.steps.is_loop_used)
@@ -153,7 +153,8 @@ class Executor:
         await self._changed.park()
 
     def _on_change(self) -> None:
-        self._changed.unpark_all()
+        if self._changed:
+            self._changed.unpark_all()
 
     # -- claiming runs
 
@@ -168,22 +169,24 @@ class Executor:
     async def _claim(self, free_slots: int) -> None:
         before = trio.current_time()
         found: list[LeasedRun] = []
-        with trio.CancelScope() as scope:
-            self._asking[scope] = free_slots
-            try:
+        scope = trio.CancelScope()
+        self._asking[scope] = free_slots
+        try:
+            with scope:
                 found = await self._ask(lambda: self.backend.take(free_slots, CLAIM_WAIT_S))
-            finally:
-                del self._asking[scope]
-                self._on_change()
-        leased_at = max(before, trio.current_time() - ANSWER_MAX_S)
-        for leased in found:
-            self.sample(leased.now)
+            leased_at = max(before, trio.current_time() - ANSWER_MAX_S)
+            for leased in found:
+                self.sample(leased.now)
+            if self._has_suspect:  # which waits for this: what is not back yet would go with it
+                await self._give_all_back(found)
+                return
+        finally:
+            del self._asking[scope]
+            self._on_change()
         if not found and trio.current_time() - before < CLAIM_PAUSE_S:  # of an engine that stops, say
             await trio.sleep(CLAIM_PAUSE_S)
         suspect = next((leased for leased in found if leased.expiries >= ALONE_FROM), None)
-        if self._has_suspect:
-            await self._give_all_back(found)
-        elif suspect is not None:
+        if suspect is not None:
             self._has_suspect = True
             others = [leased for leased in found if leased is not suspect]
             self.spawn(self._activate_alone, suspect, leased_at + suspect.lease_s, others)
@@ -196,7 +199,11 @@ class Executor:
         taken with it, go back before, and nobody asks for more. Runs are taken again when it has written a record, or
         is gone."""
         try:
-            log.warning("run %s: %d executors have ended with it; it is activated alone", leased, leased.expiries)
+            log.warning(
+                "run %s: %d executors ended while they ran it: it is activated when nothing else is",
+                leased,
+                leased.expiries,
+            )
             for scope in self._asking:
                 scope.cancel()
             while self._asking:
@@ -332,7 +339,7 @@ class Executor:
     def _park_after_s(self) -> float:
         return self.limits.park_after_s if len(self._runs) < self.limits.max_in_memory else 0.0
 
-    async def _ring(self) -> None:
+    async def _run_timers(self) -> None:
         """The one sleep for all deadlines."""
         while True:
             self._rearmed = trio.Event()
@@ -394,6 +401,17 @@ class Executor:
         if beat.mail != run.mail and not run.is_gone:
             run.look_again()
 
+    async def show(self, run: LoadedRun) -> None:
+        """Write down what the run shows, as often as that changes while somebody waits for it."""
+        try:
+            while run.is_unshown and run.is_watched and not run.is_gone:
+                before = run.shown_before
+                await self._extend(run)
+                if run.shown_before == before:  # the engine is away: the next heartbeat tells it
+                    break
+        finally:
+            run.is_showing = False
+
     def _lose(self, run: LoadedRun) -> None:
         if not run.is_gone:
             run.drop()
@@ -404,7 +422,10 @@ class Executor:
             for key in await self._ask(self.backend.wait_mailbox):
                 run = self._runs.get(key)
                 if run is not None:
-                    run.look_again()
+                    if self.backend.was_watch(key):
+                        run.watch()
+                    else:
+                        run.look_again()
                     continue
                 if len(self._early) >= EARLY_MAX_RUNS:
                     del self._early[next(iter(self._early))]

@@ -36,6 +36,7 @@ from penstock.durable.codec import PAYLOAD_MAX_BYTES
 from penstock.durable.endings import ending_of, with_mark
 from penstock.durable.errors import PayloadTooLarge, StartRefused, Unencodable
 from penstock.durable.failure import describe, traceback_of
+from penstock.durable.given import check_flag, check_int, check_kind, wrong
 from penstock.durable.step import (
     StepCall,
     StepInfo,
@@ -50,7 +51,7 @@ from penstock.durable.workflow import Workflow
 from penstock.kernel.drive import RunLimits
 from penstock.kernel.errors import Blocked, NotAwaited
 from penstock.kernel.operation import Outcome
-from penstock.kernel.record import TOLD, Record
+from penstock.kernel.record import TOLD, JournalKind, Record
 from penstock.kernel.replay import marks_of
 from penstock.log.masking import mask_text
 from penstock.loop.taskless import TasklessCall, need_task
@@ -66,8 +67,16 @@ ABANDONED = Outcome(value=object())
 """Of a step whose loop has ended: the run is given back."""
 SHORTER = "Let another run do the rest, or raise journal_max_records"
 RETRY_FIRST_S, RETRY_MAX_S = 0.05, 2.0
+WATCHED_S = 5.0
+"""So long what a run shows is written down at once, after somebody said that they wait for it."""
 
 log = logging.getLogger("penstock.durable")
+
+
+COUNTS = (
+    "max_in_memory", "step_threads", "step_tasks", "journal_warn_records", "journal_max_records", "payload_max_bytes"
+)  # fmt: skip
+"""Of `ExecutorLimits`: integers of 1 or more."""
 
 
 class ExecutorLimits(msgspec.Struct, frozen=True):
@@ -86,6 +95,18 @@ class ExecutorLimits(msgspec.Struct, frozen=True):
     strict_args: bool = False
     max_lost: int = MAX_LOST
     run: RunLimits = RunLimits()
+
+    def check(self) -> None:
+        """Raise TypeError or ValueError for a count or a length of time that can't be one."""
+        check_flag("limits: strict_args", self.strict_args)
+        check_kind("limits: run", self.run, RunLimits, "a Limits")
+        for name in ("park_after_s", "cancel_grace_s"):
+            given = getattr(self, name)
+            if type(given) not in (int, float) or not given >= 0:
+                raise ValueError(wrong(f"limits: {name}", given, "seconds, 0 or more"))
+        check_int("limits: max_lost", self.max_lost, 0)
+        for name in COUNTS:
+            check_int(f"limits: {name}", getattr(self, name), 1)
 
 
 class Keeper(Protocol):
@@ -124,6 +145,10 @@ class Keeper(Protocol):
         """The run waits for a child of that workflow."""
         ...
 
+    async def show(self, run: LoadedRun) -> None:
+        """Write down what the run shows."""
+        ...
+
     def abandon(self, run: LoadedRun) -> None:
         """Give the run back for others: this program stops."""
         ...
@@ -137,9 +162,13 @@ class LoadedRun:
     """One run under lease. Times are Trio's. It is its activation's host."""
 
     __slots__ = (
-        "activation", "alarm_at", "commits", "has_written", "leased", "is_again", "is_gone", "is_looping", "is_started",
-        "keeper", "lease_ends", "lost", "mail", "must_read", "outbox", "overflow", "page", "pos", "run_loop", "quiet_since",
-        "records", "replaying", "scopes", "shown_before", "step_context", "unconfirmed", "wants_park",
+        "activation", "alarm_at", "commits", "has_written", "is_again", "is_appending", "is_gone", "is_looping",
+        "is_showing", "is_started", "keeper", "lease_ends",
+        "leased", "lost", "mail", "marks_kept", "must_read", "outbox",
+        "overflow", "page", "pos", "quiet_since", "records", "replaying",
+        "run_loop", "scopes", "shown_before",
+        "step_context", "unconfirmed",
+        "wants_park", "watched_until",
     )  # fmt: skip
 
     def __init__(self, keeper: Keeper, leased: LeasedRun, workflow: Workflow[..., Any], lease_ends: float) -> None:
@@ -160,9 +189,13 @@ class LoadedRun:
         self.is_started = self.is_looping = self.is_gone = self.wants_park = self.has_written = False
         self.run_loop: TasklessCall | None = None  # the one at work
         self.commits: trio.Semaphore | None = None  # appends and commits of steps: one at a time
+        self.is_appending = False  # without it
+        self.marks_kept: trio.Event | None = None  # set when the journal holds all that the body was told for good
         self.quiet_since: float | None = None
         self.alarm_at = inf
         self.shown_before: tuple[str | int | None, ...] = (None, None)
+        self.watched_until = 0.0  # somebody waits for what it shows
+        self.is_showing = False
 
     def _activate(self, workflow: Workflow[..., Any]) -> Activation:
         leased, limits = self.leased, self.keeper.limits
@@ -213,6 +246,22 @@ class LoadedRun:
         self.must_read, self.page = True, None
         self.wake_loop()
 
+    def watch(self) -> None:
+        """Somebody waits for what it shows: for a while that is written down at once."""
+        self.watched_until = trio.current_time() + WATCHED_S
+        self.show_soon()
+
+    @property
+    def is_watched(self) -> bool:
+        """Return whether somebody said lately that they wait for what it shows."""
+        return self.watched_until > trio.current_time()
+
+    def show_soon(self) -> None:
+        """Let the executor write down what it shows, if somebody waits for that."""
+        if self.is_watched and self.is_unshown and not (self.is_showing or self.is_gone):
+            self.is_showing = True
+            self.keeper.spawn(self.keeper.show, self)
+
     def park_soon(self) -> None:
         """Let the run loop give the run up if it only waits; it is not `is_looping` any more when that was tried."""
         if self.is_quiet and self.is_started and not self.is_gone:
@@ -226,6 +275,7 @@ class LoadedRun:
             for scope in self.scopes.values():
                 scope.cancel()
             self.activation.discard()
+            self.step_context = self.keeper.context  # its own one leads back here: garbage that needs the collector
 
     # -- the run loop
 
@@ -243,8 +293,11 @@ class LoadedRun:
 
     async def _finish_loop(self, run_loop: TasklessCall) -> None:
         await run_loop.finish()
+        if self.run_loop is run_loop:
+            self.run_loop = None
 
     def _loop_ended(self, error: Exception | None) -> None:
+        self.run_loop = None
         if error is not None:
             self.keeper.spawn(_raise, error)
 
@@ -256,7 +309,7 @@ class LoadedRun:
     async def _run_loop(self) -> None:
         self.quiet_since = None
         try:
-            while not self.is_gone and await self._turn():
+            while not self.is_gone and await self._iterate():
                 pass
         except RunLeaseLost:
             self._leave("lost")
@@ -267,8 +320,10 @@ class LoadedRun:
         finally:
             self.is_looping = False
         self.keeper.arm(self)
+        if self.watched_until:
+            self.show_soon()
 
-    async def _turn(self) -> bool:
+    async def _iterate(self) -> bool:
         """One thing; False when there is none."""
         if not self.is_started:
             await self._start()
@@ -278,10 +333,13 @@ class LoadedRun:
             await self._append()
         elif self.overflow is not None:
             await self._finish(Ending(failure=f"JournalTooLong: {self.overflow}"))
+        elif self.activation.kernel.unwritten and self._must_keep_marks():
+            self.outbox.extend(self.activation.marked())
+        elif self.marks_kept is not None:
+            self.marks_kept.set()
+            self.marks_kept = None
         elif self.activation.result is not None:
             await self._end()
-        elif self.wants_park and self.activation.kernel.unwritten:
-            self.outbox.extend(self.activation.marked())  # nothing would tell the next one of them
         elif self.wants_park:
             await self._park()
         else:
@@ -291,7 +349,7 @@ class LoadedRun:
     async def _start(self) -> None:
         backend, page = self.keeper.backend, self.page
         if self.must_read:
-            await need_task()
+            await self._need_task()
         if self.must_read and (page is None or (page.more and not page.records)):  # its first record is large
             page = self.page = await self._ask(lambda: backend.read(self.leased, 0))
         records: Sequence[Record] = () if page is None else page.records
@@ -304,7 +362,7 @@ class LoadedRun:
             self.activation.issue_commands()
 
     async def _read(self) -> None:
-        await need_task()
+        await self._need_task()
         self.must_read = False
         page, self.page = self.page, None
         if page is None:
@@ -334,14 +392,38 @@ class LoadedRun:
         lost, self.lost = self.lost, 0
         self.activation.issue_commands(lost)
 
+    def _must_keep_marks(self) -> bool:
+        """Return whether no record of this executor would bring the marks that none has yet, or one that comes too
+        late."""
+        result = self.activation.result
+        return self.wants_park or self.marks_kept is not None or (result is not None and result.error is not None)
+
+    async def _keep_marks(self) -> None:
+        """Return when all marks of the body are in the journal. What begins next is answered by a record that somebody
+        else writes: a replay has to find the marks before that."""
+        if self.activation.has_unkept_marks:
+            if self.marks_kept is None:
+                self.marks_kept = trio.Event()
+            kept = self.marks_kept
+            self.wake_loop()
+            await kept.wait()
+
     async def _append(self) -> None:
         if self.commits is None:
+            self.is_appending = True
             await self._append_now()
+            self.is_appending = False
+            self._let_commit()
             return
-        await need_task()
+        await self._need_task()
         async with self.commits:
             if not self.must_read:  # a step has written meanwhile: that comes first
                 await self._append_now()
+
+    def _let_commit(self) -> None:
+        """An append was on its way when the first transaction of a step began."""
+        if self.commits is not None:
+            self.commits.release()
 
     async def _append_now(self) -> None:
         batch, size = list[Record](), 0
@@ -388,7 +470,7 @@ class LoadedRun:
             await self._finish(ending_of(self.activation))
             return
         kept, backend = self.activation.unread(), self.keeper.backend
-        await need_task()
+        await self._need_task()
         try:
             done = await self._ask(lambda: backend.continue_as_new(self.leased, self.mail, begun, kept))
         except Refused as error:
@@ -438,6 +520,12 @@ class LoadedRun:
         if not self.is_gone:
             self.drop()
             self.keeper.left(self, event, detail)
+
+    async def _need_task(self) -> None:
+        """As `need_task`. Raises RunLeaseLost when the run was dropped meanwhile: its body can do nothing then."""
+        await need_task()
+        if self.is_gone:
+            raise RunLeaseLost
 
     async def _ask(self, call: Callable[[], Awaitable[T]]) -> T:
         """Ask again while the backend is away, as long as the lease may hold."""
@@ -572,6 +660,7 @@ class LoadedRun:
         try:
             with scope:
                 if begins:
+                    await self._keep_marks()
                     await self._ask(lambda: backend.start_child(self.leased, call.path, child, key))
                 if call.stopping:
                     begun = await self._ask(lambda: backend.cancel_child(self.leased, call.path))
@@ -596,7 +685,8 @@ class LoadedRun:
 
     async def _transact(self, call: StepCall, info: StepInfo, limiter: trio.CapacityLimiter) -> Outcome:
         if self.commits is None:
-            self.commits = trio.Semaphore(1)
+            self.commits = trio.Semaphore(0 if self.is_appending else 1)
+        await self._keep_marks()
         return await self.keeper.backend.transact(self.leased, call, info, self.pos, _CommitPermit(self), limiter)
 
     async def _watch_stop(self, call: OpenCall, scope: trio.CancelScope | LoopCall) -> None:

@@ -28,7 +28,7 @@ from penstock.engine.runs.journal import Journal
 from penstock.errors import Conflict, LeaseLost, NotFound, PayloadTooLarge, Unavailable
 from penstock.settings import Settings
 from penstock.store.db.connection import TrioConnection
-from penstock.store.db.database import AWAY, Database, away_reason, first_line
+from penstock.store.db.database import Database, unavailable_when_away
 from penstock.store.rows import calls as store
 from penstock.store.rows import engines as engine_store
 from penstock.store.rows import instances as instance_store
@@ -82,10 +82,8 @@ class Children:
         another App that nobody has registered), Conflict (the id is of an instance that was not called here),
         IdempotencyConflict, PayloadTooLarge, Unavailable (also while older engines live).
         """
-        try:
+        with unavailable_when_away():
             return await self._start(run_lease, path, target, arguments, id)
-        except AWAY as error:
-            raise Unavailable(f"{away_reason(error)}: {first_line(error)}") from error
 
     async def _start(
         self, run_lease: RunLease, path: str, target: CodeWorkflow | str, arguments: bytes, id: str
@@ -132,11 +130,9 @@ class Children:
     async def cancel(self, run_lease: RunLease, path: str) -> bool:
         """Ask what the operation at ``path`` waits for to end. False: it was never started, and never will be. Raises
         LeaseLost, Unavailable."""
-        try:
+        with unavailable_when_away():
             async with self._database.connection() as connection:
                 is_held, found = await store.called_by_code(connection, CodeCall(run_lease, path))
-        except AWAY as error:
-            raise Unavailable(f"{away_reason(error)}: {first_line(error)}") from error
         if not is_held:
             raise LeaseLost("another executor has the run, or it has ended")
         if found is None:

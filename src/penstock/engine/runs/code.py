@@ -31,11 +31,11 @@ from penstock.engine.requests import ids
 from penstock.engine.requests.ids import IdSource, show_instance
 from penstock.engine.requests.paging import NAME_MAX_CHARS
 from penstock.engine.requests.payload import EMPTY_OBJECT, check_text
-from penstock.errors import BadRequest, Conflict, IdempotencyConflict, NotFound, PayloadTooLarge, Unavailable
+from penstock.errors import BadRequest, Conflict, IdempotencyConflict, NotFound, PayloadTooLarge
 from penstock.log.log import get_logger
 from penstock.settings import Settings
 from penstock.store.db.connection import TrioConnection
-from penstock.store.db.database import AWAY, Database, away_reason, first_line
+from penstock.store.db.database import Database, unavailable_when_away
 from penstock.store.rows import activity as activity_store
 from penstock.store.rows import definitions as definition_store
 from penstock.store.rows import engines as engine_store
@@ -127,7 +127,7 @@ class Code:
         self._ids = id_source
         self._versions: dict[CodeWorkflow, int] = {}
         self._streams = count(1)
-        self._rules, self._rules_asked_at = 0, -inf
+        self._rules, self._rules_refused_at = 0, -inf
         self.tag = secrets.token_hex(4)
         """What tells the executors of this engine from those of all others, also of earlier ones with its number."""
 
@@ -149,14 +149,12 @@ class Code:
         if workflow in self._versions and not anew:
             return self._versions[workflow]
         workflow.check()
-        try:
+        with unavailable_when_away():
             async with self._database.connection() as connection:
                 await engine_store.require_version(connection, SCHEMA_VERSION_NEEDED)
                 await self._check_count(connection, workflow)
             stored = await self._definitions.upload(parse_definition(workflow.definition()), code=True)
             await self._definitions.let_call(workflow.definition_id)
-        except AWAY as error:
-            raise Unavailable(f"{away_reason(error)}: {first_line(error)}") from error
         self._versions[workflow] = stored.version
         return stored.version
 
@@ -201,11 +199,9 @@ class Code:
             return await self.register(workflow)
         workflow.check()
         content = parse_definition(workflow.definition()).content
-        try:
+        with unavailable_when_away():
             async with self._database.connection() as connection:
                 version = await definition_store.same(connection, workflow.definition_id, content)
-        except AWAY as error:
-            raise Unavailable(f"{away_reason(error)}: {first_line(error)}") from error
         if version is None:
             raise NotFound(
                 f"workflow: no executor has registered '{workflow.definition_id}' in version {workflow.version}: start "
@@ -249,11 +245,9 @@ class Code:
             )
         )
         if id is not None and (differs := difference(view, arguments)) is not None:
-            try:
+            with unavailable_when_away():
                 async with self._database.connection() as connection:
                     await refuse_other_arguments(connection, view, id, differs)
-            except AWAY as error:
-                raise Unavailable(f"{away_reason(error)}: {first_line(error)}") from error
         return view
 
     async def take(
@@ -273,37 +267,33 @@ class Code:
     async def claimed(self, jobs: Sequence[Job]) -> list[ClaimedRun]:
         """Jobs that were leased to an executor, as runs. Those that it can't be told of go back: raises Unavailable."""
         try:
-            rules = await self.rules()
-            runs = await self._read([job for job in jobs if not _is_fresh(job)])
-        except AWAY as error:
-            self._polls.releases.release_jobs(jobs)
-            raise Unavailable(f"{away_reason(error)}: {first_line(error)}") from error
+            with unavailable_when_away():
+                rules = await self.rules()
+                runs = await self._read([job for job in jobs if not _is_fresh(job)])
         except BaseException:
             self._polls.releases.release_jobs(jobs)
             raise
         return [_claimed(job, runs, rules) for job in jobs]
 
     async def rules(self) -> int:
-        """By which executors deliver what comes next: the newest ones, unless an engine lives that does not know that
-        there are versions of them. From then on none may join."""
-        if self._rules or trio.current_time() < self._rules_asked_at + RULES_PAUSE_S:
+        """Return the rules by which executors deliver what comes next: the newest ones, unless an engine lives that
+        does not know that there are versions of them. From then on none may join. A database that is away does not
+        say whether one lives, so its error is raised."""
+        if self._rules or trio.current_time() < self._rules_refused_at + RULES_PAUSE_S:
             return self._rules
-        self._rules_asked_at = trio.current_time()
         try:
             async with self._database.connection() as connection:
                 await engine_store.require_version(connection, RULES_VERSION)
             self._rules = RULES
-        except (Conflict, *AWAY):  # the runs of now go on by the rules of before
-            return 0
+        except Conflict:  # the runs of now go on by the rules of before
+            self._rules_refused_at = trio.current_time()
         return self._rules
 
     async def beyond_rules(self, instances: Sequence[int], rules: int) -> set[int]:
         """Those of these runs that were gone on with by newer rules. Raises Unavailable."""
-        try:
+        with unavailable_when_away():
             async with self._database.connection() as connection:
                 return await journal_store.beyond_rules(connection, instances, rules)
-        except AWAY as error:
-            raise Unavailable(f"{away_reason(error)}: {first_line(error)}") from error
 
     async def find(self, app: str, id: str, workflows: Iterable[str], *, or_any: bool = False) -> str:
         """Return the instance id of the run with this id: of these workflows of an app, else of any if there are none,

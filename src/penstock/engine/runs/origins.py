@@ -10,11 +10,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.engine.definitions.definitions import CODE_PREFIX
+from penstock.engine.requests.paging import NAME_MAX_CHARS
+from penstock.engine.requests.payload import check_text
 from penstock.engine.runs.code import Code, CodeWorkflow
-from penstock.errors import Conflict, NotFound, Unavailable
+from penstock.errors import Conflict, NotFound
 from penstock.log.log import get_logger
 from penstock.store.db.connection import TrioConnection
-from penstock.store.db.database import AWAY, Database, away_reason, first_line
+from penstock.store.db.database import Database, unavailable_when_away
 from penstock.store.rows import definitions as definition_store
 from penstock.store.rows import origins as store
 from penstock.store.rows.origins import OriginRow, Registered, SharedType
@@ -47,15 +49,13 @@ class Origins:
             return
         origin = OriginRow(origin.name[:ORIGIN_MAX_CHARS], origin.folder[:ORIGIN_MAX_CHARS] if exclusive else "")
         version = await self._code.register(workflow)
-        try:
+        with unavailable_when_away():
             async with self._database.connection() as connection, connection.transaction():
                 await store.lock(connection)
                 why = await self._find_other(connection, workflow, origin, version)
                 if why is not None and exclusive:
                     raise Conflict(f"{why}: {_advice(workflow)}")
                 await store.write(connection, workflow.job_type, origin, self._number if lives_here else None)
-        except AWAY as error:
-            raise Unavailable(f"{away_reason(error)}: {first_line(error)}") from error
         if why is not None:
             log.error("two programs serve one workflow", workflow=workflow.name, detail=f"{why}: {_advice(workflow)}")
 
@@ -82,7 +82,9 @@ class Origins:
 
     async def adopt(self, name: str) -> list[str]:
         """Let whichever program serves a workflow next have its runs: forget the origins of programs that are not
-        connected. Gives the job types. Raises NotFound where none is known, Conflict while several are connected."""
+        connected. Gives the job types. Raises BadRequest, NotFound where none is known, and Conflict while several are
+        connected."""
+        check_text(name, "workflow", NAME_MAX_CHARS)
         async with self._database.connection() as connection, connection.transaction():
             await store.lock(connection)
             types = await store.types_of(connection, f"{CODE_PREFIX}{name}@")
