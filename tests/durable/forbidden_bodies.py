@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import datetime as dt
 import importlib
 import logging
 import os
+import queue
 import random
 import socket
 import subprocess
@@ -47,6 +49,18 @@ def makes_a_directory() -> None:
     os.mkdir("/dev/null/never")  # here
 
 
+def waits_for_an_event() -> None:
+    threading.Event().wait()  # here
+
+
+def waits_for_an_item() -> None:
+    queue.Queue[int]().get()  # here
+
+
+def waits_for_a_future() -> None:
+    concurrent.futures.Future[int]().result()  # here
+
+
 def asks_the_clock() -> None:
     time.time()  # here
 
@@ -73,6 +87,9 @@ EVERYWHERE = [
     (starts_a_process, "subprocess.Popen"),
     (lists, "os.listdir"),
     (makes_a_directory, "os.mkdir"),
+    (waits_for_an_event, "threading.Event.wait in a workflow function"),
+    (waits_for_an_item, "queue.Queue.get in a workflow function"),
+    (waits_for_a_future, "concurrent.futures.Future.result in a workflow function"),
 ]
 IN_TESTS = [
     (starts_a_thread, "_thread.start_new_thread"),

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from queue import SimpleQueue
 
 import anyio
 import anyio.to_thread
@@ -154,15 +155,21 @@ def test_what_is_replayed_is_not_logged_again(caplog: pytest.LogCaptureFixture):
 
 
 def test_bodies_in_two_threads_know_their_own_runs():
-    meet = threading.Barrier(2)  # one with a timeout asks for the time, in the body
+    arrived = {"one": SimpleQueue[None](), "two": SimpleQueue[None]()}
+
+    def meet() -> None:
+        """Wait for the other thread, not by a condition: no body may wait for one."""
+        me = threading.current_thread().name
+        arrived["two" if me == "one" else "one"].put(None)
+        arrived[me].get()
 
     @workflow
     async def body() -> list[str]:
         seen: list[str] = []
         for _ in range(20):
-            meet.wait()
+            meet()
             seen.append(run_info().id)
-            meet.wait()
+            meet()
             await sleep("1 s")
         return seen
 
@@ -172,7 +179,7 @@ def test_bodies_in_two_threads_know_their_own_runs():
         results[seed] = run_workflow(body, seed=seed).value or []
 
     # each is replayed by run_workflow, too, so the two meet as often as the other
-    threads = [threading.Thread(target=drive, args=(seed,), daemon=True) for seed in ("one", "two")]
+    threads = [threading.Thread(target=drive, args=(seed,), name=seed, daemon=True) for seed in arrived]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
 
 import anyio
+import httpx
 import pytest
 
 from penstock.durable import ForeignAwait, sleep, workflow
@@ -53,6 +54,87 @@ async def waits_for_an_event() -> None:
     await asyncio.Event().wait()
 
 
+async def puts_into_a_queue() -> None:
+    queue = asyncio.Queue[int](1)
+    await queue.put(1)
+    await queue.put(2)
+
+
+class Ours(asyncio.PriorityQueue[int]):
+    pass
+
+
+async def takes_of_a_queue_of_its_own() -> None:
+    await Ours().get()
+
+
+async def locks() -> None:
+    lock = asyncio.Lock()
+    async with lock, lock:
+        pass
+
+
+async def takes_a_permit() -> None:
+    await asyncio.Semaphore(0).acquire()
+
+
+async def waits_for_a_condition() -> None:
+    condition = asyncio.Condition()
+    async with condition:
+        await condition.wait_for(lambda: False)
+
+
+async def awaits_a_future() -> None:
+    await asyncio.Future()
+
+
+async def makes_a_loop() -> None:
+    asyncio.new_event_loop()
+
+
+async def uses_an_executor() -> None:
+    await asyncio.get_event_loop().run_in_executor(None, print)
+
+
+async def connects() -> None:
+    await asyncio.open_connection("127.0.0.1", 9)
+
+
+async def reads_a_stream() -> None:
+    await asyncio.StreamReader().read()
+
+
+async def begins_a_process() -> None:
+    await asyncio.create_subprocess_exec("true")
+
+
+async def asks_over_http() -> None:
+    async with httpx.AsyncClient() as client:
+        await client.get("http://127.0.0.1:9")
+
+
+async def waits_with_anyio() -> None:
+    await anyio.Event().wait()
+
+
+async def limits_with_anyio() -> None:
+    with anyio.fail_after(1):
+        await sleep(1)
+
+
+async def goes_to_a_thread_with_anyio() -> None:
+    await anyio.to_thread.run_sync(print)
+
+
+class Yields:
+    def __await__(self) -> Generator[int]:
+        yield 5
+
+
+async def awaits_what_yields() -> None:
+    await Yields()
+
+
 async def runs() -> None:
     asyncio.run(asyncio.sleep(0))
 
@@ -82,14 +164,32 @@ CASES: dict[Callable[[], Awaitable[None]], str] = {
     waits_for: "asyncio.wait_for .*penstock.durable.fail_after",
     groups: "asyncio.TaskGroup .*penstock.durable.open_nursery",
     in_a_thread: "asyncio.to_thread .*Move it into a step",
-    limits: "asyncio.* in a workflow body",
-    takes_of_a_queue: "asyncio.* in a workflow body",
-    waits_for_an_event: "asyncio.* in a workflow body",
-    runs: "asyncio.* in a workflow body",
-    asks: "asyncio in a workflow body",
+    limits: "asyncio.* in a workflow function",
+    takes_of_a_queue: r"asyncio\.Queue\.get .*penstock.durable.open_memory_channel",
+    puts_into_a_queue: r"asyncio\.Queue\.put .*penstock.durable.open_memory_channel",
+    takes_of_a_queue_of_its_own: r"asyncio\.PriorityQueue\.get .*function\. Move it into a step",
+    waits_for_an_event: r"asyncio\.Event\.wait .*penstock.durable.Event",
+    locks: r"asyncio\.Lock in .*penstock.durable.Semaphore",
+    takes_a_permit: r"asyncio\.Semaphore\.acquire .*penstock.durable.Semaphore",
+    waits_for_a_condition: r"asyncio\.Condition\.wait_for in a workflow function\. Move it into a step",
+    awaits_a_future: "asyncio's event loop in a workflow function. Move it into a step",
+    makes_a_loop: r"asyncio\.new_event_loop in a workflow function",
+    uses_an_executor: r"asyncio\.get_event_loop in a workflow function",
+    connects: r"asyncio\.open_connection in a workflow function",
+    reads_a_stream: r"asyncio\.StreamReader in a workflow function",
+    begins_a_process: r"asyncio\.create_subprocess_exec in a workflow function",
+    asks_over_http: r"os\.environ \(httpx\.AsyncClient\) in a workflow function",
+    waits_with_anyio: r"anyio\.Event in a workflow function",
+    limits_with_anyio: r"anyio\.fail_after in a workflow function",
+    goes_to_a_thread_with_anyio: r"anyio\.to_thread\.run_sync in a workflow function",
+    awaits_what_yields: "something that yields int in a workflow function",
+    runs: r"asyncio\.run in a workflow function",
+    asks: r"asyncio\.get_running_loop in a workflow function",
     sleeps_on_anyio: "anyio.*Move it into a step",
 }
-SWALLOWED = [case for case in CASES if case not in (sleeps_on_anyio, sleeps_not_at_all)]
+SWALLOWED = [
+    case for case in CASES if "anyio" not in case.__name__ and case not in (sleeps_not_at_all, awaits_what_yields)
+]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)

@@ -23,7 +23,7 @@ import traceback
 import weakref
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from types import FrameType, TracebackType
+from types import FrameType, GeneratorType, TracebackType
 from typing import Any, cast
 
 from penstock.kernel.branch import PACKAGE
@@ -77,6 +77,8 @@ _MAY = ("<frozen importlib", "<frozen zipimport", *(
     )
 ))  # fmt: skip
 """What Python itself does for a body: lazy imports, log records, warnings, time zones. It changes nothing."""
+_DEBUGGERS = ("pydevd", "_pydevd_")
+"""How the modules of editors' debuggers are called: what a person evaluates at a stop is none of the body's doing."""
 _ASSERTIONS = f"{os.sep}_pytest{os.sep}assertion{os.sep}"
 """What pytest does to explain an `assert` that failed."""
 _TIME_ZONES = f"{os.sep}zoneinfo{os.sep}"
@@ -86,7 +88,8 @@ _LOOPS = (_ASYNCIO, f"{os.sep}anyio{os.sep}", f"{os.sep}sniffio{os.sep}")
 _INSTEAD = {
     "TaskGroup": "open_nursery", "create_task": "open_nursery", "ensure_future": "open_nursery",
     "gather": "open_nursery or each", "sleep": "sleep", "timeout": "fail_after", "timeout_at": "fail_after",
-    "wait": "first", "wait_for": "fail_after",
+    "wait": "first", "wait_for": "fail_after", "as_completed": "open_nursery or each", "Queue": "open_memory_channel",
+    "Event": "Event", "Lock": "Semaphore", "Semaphore": "Semaphore", "BoundedSemaphore": "Semaphore",
 }  # fmt: skip
 """Of asyncio, and of ours."""
 FILES_MAX = 100
@@ -162,6 +165,7 @@ def watch_bodies() -> None:
     """From now on bodies in this process are told of files, sockets and processes. Idempotent."""
     gc.callbacks.append(_on_collection)
     sys.addaudithook(_audit)
+    setattr(threading.Condition, "wait", _refusing_to_wait(threading.Condition.wait))  # noqa: B010 - mypy
     for module, names in (
         (asyncio.events, ("_get_event_loop", "_get_running_loop", "get_event_loop", "get_running_loop")),
         (asyncio.tasks, ("current_task",)),
@@ -169,7 +173,12 @@ def watch_bodies() -> None:
     ):
         for name in names:
             if (function := getattr(module, name, None)) is not None:
-                setattr(module, name, _refusing(function))
+                setattr(module, name, _refusing(function, f"asyncio.{name.lstrip('_')}"))
+    # Futures and tasks ask this class in C. Which of its errors they get depends on what the thread did before.
+    for name in ("BaseDefaultEventLoopPolicy", "_BaseDefaultEventLoopPolicy"):  # the latter from Python 3.14 on
+        if (policy := getattr(asyncio.events, name, None)) is not None:
+            policy.get_event_loop = _refusing(policy.get_event_loop, "asyncio's event loop")
+            break
 
 
 def _audit(event: str, arguments: tuple[Any, ...], here: _Here = _here) -> None:
@@ -185,7 +194,7 @@ def _audit(event: str, arguments: tuple[Any, ...], here: _Here = _here) -> None:
         _check(event, sys._getframe(1))  # pyright: ignore[reportPrivateUsage] - documented
 
 
-def _refusing(function: Callable[..., Any]) -> Callable[..., Any]:
+def _refusing(function: Callable[..., Any], asked_for: str) -> Callable[..., Any]:
     """What asks for asyncio's loop: in a body there is none, and Python's error would end the run for good."""
 
     @functools.wraps(function)
@@ -195,30 +204,61 @@ def _refusing(function: Callable[..., Any]) -> Callable[..., Any]:
             file = frame.f_code.co_filename
             # a library that only asks whether there is a loop goes on without one
             if (file.startswith(_ASYNCIO) or not _is_library(file)) and not _is_of_others(frame):
-                raise refuse(_foreign_loop([each for each, _ in traceback.walk_stack(frame)][::-1]))
+                stack = [each for each, _ in traceback.walk_stack(frame)][::-1]
+                raise refuse(_foreign_loop(stack, asked_for))
         return function(*args, **kwargs)
 
     return asked
 
 
-def _foreign_loop(frames: list[FrameType]) -> ForeignAwait:
-    """``frames``: outermost first, up to what needs a loop of another kind. The line is the user's."""
+def _refusing_to_wait(wait: Callable[..., bool]) -> Callable[..., bool]:
+    """Return the ``wait`` of a condition that refuses to block a workflow function's thread.
+
+    Events, queues, semaphores, barriers and futures of threads wait by it. Nobody could end such a wait: it would hold
+    up each run of this process.
+    """
+
+    @functools.wraps(wait)
+    def waiting(condition: threading.Condition, timeout: float | None = None) -> bool:
+        if _here.is_body:
+            _check("threading.Condition.wait", sys._getframe(1))  # pyright: ignore[reportPrivateUsage] - documented
+        return wait(condition, timeout)
+
+    return waiting
+
+
+def _foreign_loop(frames: list[FrameType], asked: str = "asyncio") -> ForeignAwait:
+    """``frames``: outermost first, up to what needs a loop of another kind. The line is the user's. ``asked``: what it
+    called itself, where that has no frame."""
     started = next((i for i in range(len(frames) - 1, -1, -1) if frames[i].f_code.co_filename == _DRIVE), -1)
     inside = [each for each in frames[started + 1 :] if not each.f_code.co_filename.startswith((PACKAGE, "<"))]
     own = [i for i, each in enumerate(inside) if not _is_library(each.f_code.co_filename)]
     user = inside[own[-1]]
-    called = inside[own[-1] + 1].f_code if own[-1] + 1 < len(inside) else None
     place = f"{os.path.basename(user.f_code.co_filename)}:{user.f_lineno}"
-    if called is None:
-        return ForeignAwait(f"{place} uses asyncio in a workflow body. Move it into a step.")
-    class_, _, method = getattr(called, "co_qualname", called.co_name).rpartition(".")
-    name = class_.rpartition(".")[2] if class_ and method.startswith("_") else called.co_name
-    at = next((each for each in _LOOPS if each in called.co_filename), None)
-    module = "a library on an event loop" if at is None else at.rstrip(os.sep).rpartition(os.sep)[2]
-    ours = _INSTEAD.get(name) if at == _ASYNCIO else None
-    what = f"{module}: {name}" if at is None else f"{module}.{name}"
+    what = _written(inside[own[-1] + 1]) if own[-1] + 1 < len(inside) else asked
+    module, _, name = what.partition(".")
+    ours = _INSTEAD.get(name.partition(".")[0]) if module == "asyncio" else None
     hint = f"Use penstock.durable.{ours}, or move it into a step." if ours else "Move it into a step."
-    return ForeignAwait(f"{place} uses {what} in a workflow body. {hint}")
+    return ForeignAwait(f"{place} uses {what} in a workflow function. {hint}")
+
+
+def _written(called: FrameType) -> str:
+    """What the user's line calls, as it is written there: ``asyncio.Queue.get``, ``asyncio.Lock``, ``httpx.get``."""
+    names, code = called.f_locals, called.f_code
+    owner = names.get(code.co_varnames[0]) if code.co_argcount and code.co_varnames[0] in ("self", "cls") else None
+    made = vars(owner).get("gen") if type(owner).__module__ == "contextlib" else None
+    if isinstance(made, GeneratorType) and made.gi_frame is not None:  # a context manager that is a generator
+        called, code, owner = made.gi_frame, made.gi_code, None
+    module = str(called.f_globals.get("__name__", "")) or "a library"
+    package = module.partition(".")[0]
+    if owner is None:
+        is_named = package == "asyncio" or code.co_name in vars(sys.modules.get(package, sys))
+        return f"{package if is_named else module}.{code.co_name}"
+    kind = owner if isinstance(owner, type) else type(owner)
+    class_ = next((each for each in kind.__mro__ if each.__module__.partition(".")[0] == package), kind)
+    if class_.__module__.startswith("concurrent.futures."):  # a package within one
+        package = "concurrent.futures"
+    return f"{package}.{class_.__name__}" + ("" if code.co_name.startswith("_") else f".{code.co_name}")
 
 
 def foreign_end(error: BaseException | None) -> ForeignAwait | None:
@@ -264,12 +304,22 @@ def _check(used: str, frame: FrameType | None) -> None:
     while frame is not None and frame.f_code.co_filename != _DRIVE:
         if frame.f_code.co_filename.startswith(_MAY) or _ASSERTIONS in frame.f_code.co_filename:
             return
+        if str(frame.f_globals.get("__name__", "")).startswith(_DEBUGGERS):
+            return
         frames.append(frame)
         frame = frame.f_back
     own = [each for each in frames if not each.f_code.co_filename.startswith((PACKAGE, "<"))]
     if frame is None or not own:
         return
     theirs = [each for each in own if not _is_library(each.f_code.co_filename)] or own[-1:]
+    by = own[: own.index(theirs[0])]  # what the user's line called, innermost first
+    on_loop = any(at in each.f_code.co_filename for each in by for at in _LOOPS)
+    if on_loop and not _is_library(theirs[0].f_code.co_filename):
+        raise refuse(_foreign_loop(frames[::-1]))
+    if by and _INSTALLED in by[-1].f_code.co_filename:
+        used = f"{used} ({_written(by[-1])})"
+    elif by and used == "threading.Condition.wait":
+        used = _written(by[-1])
     place = f"{os.path.basename(theirs[0].f_code.co_filename)}:{theirs[0].f_lineno}"
     ours = _OURS.get(used, "now" if used.startswith(("time.", "date")) else None)
     hint = f"Use penstock.durable.{ours}, or move it into a step." if ours else "Move it into a step."
