@@ -10,8 +10,8 @@ import pytest
 
 from examples import durable_order
 from examples.durable_order import Line, Order, Payment, Shipped, order
-from penstock.durable import CancelScope, receive, sleep, step, step_info, workflow
-from penstock.testing import Message, WorkflowRun, assert_replays, explore, run_workflow, save_journal
+from penstock.durable import CancelScope, receive, sleep, step, step_info, update, workflow
+from penstock.testing import Ask, Message, WorkflowRun, assert_replays, explore, run_workflow, save_journal
 from penstock.testing.durable import Fakes
 
 SMALL = Order("A-1", [Line("pen", 2, Decimal(3)), Line("book", 1, Decimal(25))])
@@ -124,6 +124,66 @@ def test_what_a_check_says_names_the_record():
 
     with pytest.raises(AssertionError, match=r"cancelled after record 1 of 3 \(DONE /0 charge_once\): charged by half"):
         explore(body, steps=fresh, check=both_or_none)
+
+
+@workflow
+async def updated(limit: int) -> int:
+    @update
+    async def add(value: int) -> int:
+        nonlocal limit
+        limit += value
+        await sleep("1h")
+        return await charge_once() + limit
+
+    @add.validator
+    def positive(value: int) -> None:
+        if value < 0:
+            raise ValueError(f"{value} is less than 0")
+
+    await receive("end", bool)
+    return limit
+
+
+CALLS = (
+    Ask("add", [1], after=1, id="a"),
+    Ask("add", [-1], after=2, id="refused"),
+    Ask("add", [2], after=3, id="b"),
+    Message("end", True, after=4),  # before the handlers have ended
+    Ask("add", [9], after=5, id="late"),
+)
+
+
+def test_a_run_that_is_updated_gives_the_same_answers_wherever_it_dies():
+    saw: list[dict[str, object]] = []
+    explored = explore(updated, 1, steps=fresh, messages=CALLS, check=lambda run: saw.append(run.answers))
+    fresh()
+    undisturbed = run_workflow(updated, 1, messages=CALLS)
+    asked, refused = 2, 2  # a call that is refused, and its refusal, are no records in the end
+    assert explored.records == len(undisturbed.journal) + refused
+    assert explored.crashes == 2 * explored.records
+    first = saw[0]
+    assert (first["a"], first["b"], first["late"]) == (1 + 4, 2 + 4, None)
+    crashed = [answers for number, answers in enumerate(saw[1:]) if number % 3 != asked]
+    assert all(str(answers) == str(first) for answers in crashed)
+
+
+def test_an_answer_that_a_crash_changes_is_found():
+    @workflow
+    async def body() -> int:
+        @update
+        async def count() -> int:
+            return await charge()
+
+        await receive("end", bool)
+        return 1
+
+    with pytest.raises(AssertionError, match=r"crashed before record 3 of 5 \(DONE .* charge\): it ended with 1, its"):
+        explore(body, steps=fresh, messages=[Ask("count", after=1), Message("end", True, after=5)])
+
+
+def test_a_message_that_is_none_is_refused():
+    with pytest.raises(TypeError, match=r"messages is .*: give a list, as \[Message"):
+        explore(updated, 1, messages=["end"])  # type: ignore[list-item]  # what is wrong
 
 
 def test_kept_journals_have_to_fit(tmp_path: Path):

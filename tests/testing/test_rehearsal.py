@@ -384,7 +384,7 @@ async def test_a_job_without_a_stub_waits_and_says_so(engine: TestEngine) -> Non
     with pytest.raises(Stuck) as stuck:
         await run.finish()
     assert str(stuck.value).splitlines()[0] == (
-        "nothing will happen by itself any more; the run of linear has not ended"
+        "nothing more will happen without an event from outside; the run of linear has not ended"
     )
     assert "task-1: a job of type 'work' waits for a worker, and there is no stub for it" in str(stuck.value)
     assert 'variables: {"x":1}' in str(stuck.value)
@@ -547,7 +547,9 @@ async def test_a_call_that_is_cancelled_is_cancelled_in_the_engine(engine: TestE
     assert len(engine.thread.engine.polls.waiters) == 0
 
 
-async def test_an_engine_that_broke_is_told_and_hangs_nobody(penstock_dsn: str) -> None:
+async def test_an_engine_that_broke_is_told_and_hangs_nobody(
+    penstock_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine = TestEngine(penstock_dsn)
 
     async def broken(items: object) -> None:
@@ -555,7 +557,7 @@ async def test_an_engine_that_broke_is_told_and_hangs_nobody(penstock_dsn: str) 
 
     with pytest.raises(EngineStopped, match="the engine broke"), engine:
         await engine.deploy(linear(1))
-        engine.thread.engine.starts.keyed._apply = broken
+        monkeypatch.setattr(engine.thread.engine.starts.keyed, "apply_batch", broken)
         with pytest.raises(EngineStopped):
             await engine.start("linear")
         with pytest.raises(EngineStopped):

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from penstock.testing.blocking import SyncRun, SyncTestEngine
-    from penstock.testing.durable import Message, NotDeterministic, StuckWorkflow, Takes, WorkflowRun, run_workflow
+    from penstock.testing.durable import Ask, Message, NotDeterministic, StuckWorkflow, Takes, WorkflowRun, run_workflow
     from penstock.testing.engine_thread import EngineStopped
     from penstock.testing.exploration import Explored, explore
     from penstock.testing.golden import assert_replays, save_journal
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Answer",
+    "Ask",
     "EngineStopped",
     "Explored",
     "HandlerHangs",
@@ -60,7 +61,7 @@ __all__ = [
 
 _MODULES = {
     "blocking": ("SyncRun", "SyncTestEngine"),
-    "durable": ("Message", "NotDeterministic", "StuckWorkflow", "Takes", "WorkflowRun", "run_workflow"),
+    "durable": ("Ask", "Message", "NotDeterministic", "StuckWorkflow", "Takes", "WorkflowRun", "run_workflow"),
     "engine_thread": ("EngineStopped",),
     "exploration": ("Explored", "explore"),
     "golden": ("assert_replays", "save_journal"),

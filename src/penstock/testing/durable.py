@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextvars
 import heapq
+import re
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -20,12 +21,13 @@ import msgspec
 from penstock.durable.activation import Activation, OpenCall
 from penstock.durable.check import SavedRun
 from penstock.durable.child import ChildCall, ChildEnd
-from penstock.durable.codec import encode
+from penstock.durable.codec import decode, encode
 from penstock.durable.duration import Duration, seconds_of
 from penstock.durable.errors import PayloadTooLarge, Unencodable, UpdateFailed, UpdateRefused
 from penstock.durable.failure import describe
 from penstock.durable.forbidden import calls_checked, watch_bodies
-from penstock.durable.isolation import mute_replayed_logs
+from penstock.durable.given import check_int, check_kind, seconds_given, wrong
+from penstock.durable.isolation import LoopWatch, cpu_clock, mute_replayed_logs
 from penstock.durable.step import Step, StepCall, StepInfo, current_sender, current_starter, current_step
 from penstock.durable.step_loop import Backend, WrongLibrary
 from penstock.durable.updates import Answer
@@ -43,12 +45,19 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
 STARTED_AT = datetime(2030, 1, 1, tzinfo=UTC)
-MAX_RECORDS = 100_000
+MAX_RECORDS = 20_000
+"""Of a run of a test and those that it continues as, if it does not say another ``max_records``: some seconds."""
 MAX_TICKS = 2_000
 """Times that the clock moved on, one after the other, and nothing else happened."""
-LIMITS = RunLimits(max_resumes=200_000)
+LIMITS = RunLimits(max_resumes=50_000)
 """Of a run of a test: a loop that never waits, as of `sleep(0)`, ends within seconds."""
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+"""In the text of an object that has none of its own: another one in each life of a run."""
 MAX_VIRTUAL_S = 100 * 366 * 86_400.0
+MAX_NESTED = 30
+"""Children one within the other."""
+SHOWN_MAX = 10
+"""Branches that an error names."""
 NO_END = "a workflow function without an end? `cancel_after=` or `deadline=` ends it"
 
 
@@ -66,6 +75,16 @@ class Message(msgspec.Struct, frozen=True):
     name: str
     value: Any = None
     after: Duration = 0.0
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """A call of an update, that long after the start of the run. ``arguments``: a list by position, or a dictionary by
+    name. ``id`` finds its answer in `WorkflowRun.answers`; by default it is the update's name."""
+
+    name: str
+    arguments: Any = ()
+    after: Duration = 0.0
+    id: str = ""
 
 
 class Takes(msgspec.Struct, frozen=True):
@@ -117,6 +136,7 @@ class WorkflowRun(msgspec.Struct, Generic[R]):
     view: str | None  # JSON
     sent: list[Sent]  # to other runs
     started: list[Started]
+    answers: dict[str, Any]  # by the id of an `Ask`: what the handler gave, or an error. None of one without an answer
     former: list[Record]  # of the runs that continued as a new one
     saved: SavedRun  # what `save_journal` keeps
 
@@ -131,7 +151,7 @@ class RunOptions(TypedDict, total=False):
     """The options of `run_workflow`, which says what they mean."""
 
     steps: Fakes | None
-    messages: Sequence[Message]
+    messages: Sequence[Message | Ask]
     cancel_after: Duration | None
     deadline: Duration | None
     seed: str | int
@@ -139,6 +159,7 @@ class RunOptions(TypedDict, total=False):
     limits: RunLimits | None
     shadow: bool
     backend: Backend | None
+    max_records: int
 
 
 @overload
@@ -152,7 +173,7 @@ def run_workflow(  # type: ignore[misc]  # a parameter with the name of an optio
     /,
     *args: Any,
     steps: Fakes | None = None,
-    messages: Sequence[Message] = (),
+    messages: Sequence[Message | Ask] = (),
     cancel_after: Duration | None = None,
     deadline: Duration | None = None,
     seed: str | int = "test",
@@ -160,6 +181,7 @@ def run_workflow(  # type: ignore[misc]  # a parameter with the name of an optio
     limits: RunLimits | None = None,
     shadow: bool = False,
     backend: Backend | None = None,
+    max_records: int = MAX_RECORDS,
     **kwargs: Any,
 ) -> WorkflowRun[Any]:
     """Run a workflow function to its end and give what became of it.
@@ -192,16 +214,16 @@ def run_workflow(  # type: ignore[misc]  # a parameter with the name of an optio
         Blocked: an engine would block the run; also for a workflow function that asks Python for the time or chance.
     """
     workflow, args, kwargs = workflow_in(workflow, args, kwargs)
+    _check_options(steps, messages, started_at, limits, max_records)
     watch_bodies()
     mute_replayed_logs()  # the run is replayed when it has ended
     arguments = workflow.encode_arguments(args, kwargs, deadline=deadline)
-    memory = Memory(workflow, arguments, steps or {}, str(seed), started_at, limits, checked_backend(backend))
-    for message in messages:
-        text = encode(message.value, f"message {message.name!r}")
-        memory.plan(seconds_of(message.after), Record(at=0, kind=JournalKind.MESSAGE, name=message.name, payload=text))
+    loop = checked_backend(backend)
+    memory = Memory(workflow, arguments, steps or {}, str(seed), started_at, limits, loop, max_records=max_records)
+    memory.send(messages)
     if cancel_after is not None:
-        memory.plan(seconds_of(cancel_after), Record(at=0, kind=JournalKind.CANCEL))
-    with calls_checked(), places_kept():
+        memory.plan(seconds_given("cancel_after", cancel_after), Record(at=0, kind=JournalKind.CANCEL))
+    with calls_checked(), places_kept(), LoopWatch(cpu_clock()):
         outcome = memory.run()
         memory.check_replay(outcome)
     if shadow:
@@ -249,15 +271,25 @@ class Memory:
         started_at: datetime,
         limits: RunLimits | None,
         backend: Backend = "asyncio",
+        *,
+        max_records: int = MAX_RECORDS,
+        nested: int = 0,
     ) -> None:
         self._backend: Backend = backend
+        self._max_records = max_records
         self.fakes = {each.name: fake for each, fake in fakes.items() if isinstance(each, Step)}
         self._children = {
             each if isinstance(each, str) else each.name: fake
             for each, fake in fakes.items()
             if not isinstance(each, Step)
         }
-        self._nested = partial(Memory, fakes=fakes, limits=limits, backend=backend)
+        self._nested = partial(
+            Memory, fakes=fakes, limits=limits, backend=backend, max_records=max_records, nested=nested + 1
+        )
+        if nested > MAX_NESTED:
+            raise StuckWorkflow(
+                f"{MAX_NESTED} children, each called by the one before, and no end: {workflow.name} stands deepest"
+            )
         self._begun: set[str] = set()  # paths of children
         self.began = self._at = started_at.timestamp()
         self._saved = partial(SavedRun, workflow.name, workflow.version, run_id, arguments, self.began, rules=RULES)
@@ -265,13 +297,13 @@ class Memory:
             Activation, workflow, run_id, arguments, self.began, self, limits or LIMITS, strict_args=True
         )
         self.activation = self._activate()
-        self._replay_elsewhere = partial(replay_elsewhere, workflow, run_id, arguments, self.began)
         self.journal: list[Record] = []
         self.former: list[Record] = []
         self.attempts: list[Called] = []
         self.stopped: list[str] = []
         self.sent: list[Sent] = []
         self.started: list[Started] = []
+        self.answers: dict[str, Any] = {}
         self._written: deque[Record] = deque()
         self._coming: list[tuple[float, int, Record | OpenCall]] = []
         self._running: dict[str, int] = {}  # by path the number of the planned end
@@ -299,13 +331,16 @@ class Memory:
                 self._run_one()
             except Endless as error:
                 self.activation.discard()
-                hint = "a workflow function without an end? A `sleep(0)` in a loop lets no time pass"
+                hint = (
+                    "a workflow function without an end? A loop of `sleep(0)`, or without an await, lets no time pass"
+                )
                 raise Endless(f"{error}: {hint}") from None
             self._check_awaited()
             ended = _ended(self.activation)
             if isinstance(ended, Outcome):
                 return ended
             self._continue(ended)
+            self._check_records()
 
     def _check_awaited(self) -> None:
         forgotten, result = self.activation.not_awaited, self.activation.result
@@ -314,8 +349,8 @@ class Memory:
             raise NotAwaited("; ".join(forgotten)) from (None if result is None else result.error)
 
     def _continue(self, begun: Record) -> None:
-        kept = set(self.activation.unread())
-        messages = [record for record in self.journal if record.pos in kept]
+        by_pos = {record.pos: record for record in self.journal}
+        messages = [by_pos[pos] for pos in self.activation.unread()]
         self.former += self.journal
         self.journal = [
             msgspec.structs.replace(record, at=self._at, pos=pos) for pos, record in enumerate((begun, *messages), 1)
@@ -340,8 +375,7 @@ class Memory:
     def _run_on(self) -> None:
         while self.activation.result is None:  # another one after a crash
             self._check_awaited()
-            if len(self.former) + len(self.journal) >= MAX_RECORDS:
-                self._stop(f"{MAX_RECORDS:,} records and no end: {NO_END}")
+            self._check_records()
             if self._ticks > MAX_TICKS:
                 self._stop(f"the clock moved on {MAX_TICKS:,} times and nothing else happened: {NO_END}")
             if self._at - self.began > MAX_VIRTUAL_S:
@@ -364,6 +398,11 @@ class Memory:
             elif self._running.get(what.path) == number:
                 del self._running[what.path]
                 self._end(what)
+
+    def _check_records(self) -> None:
+        if max(len(self.former) + len(self.journal), len(self.attempts)) >= self._max_records:
+            enough = "one that needs more gives `max_records=`"
+            self._stop(f"{self._max_records:,} records, or attempts at steps, and no end: {NO_END}, {enough}")
 
     def deliver(self, record: Record) -> None:
         """Into the journal, and to the body."""
@@ -407,6 +446,7 @@ class Memory:
             view=self.activation.info.view,
             sent=self.sent,
             started=self.started,
+            answers=self.answers,
             former=self.former,
             saved=self._saved(self.journal),
         )
@@ -436,7 +476,8 @@ class Memory:
 
     def check_elsewhere(self) -> None:
         """The same in a process with another order of sets."""
-        saw = self._replay_elsewhere(self.journal)
+        _, _, run_id, arguments, began = self._saved.args
+        saw = replay_elsewhere(self.activation.workflow, run_id, arguments, began, self.journal)
         if saw.blocked is not None or saw != seen(self.activation):
             raise NotDeterministic(f"replayed with another order of sets: {saw.blocked or saw}")
 
@@ -568,12 +609,15 @@ class Memory:
             for branch in kernel.open_branches()
             if branch.operation is not None
         ]
+        if len(waiting) > SHOWN_MAX:
+            waiting[SHOWN_MAX:] = [f"{len(waiting) - SHOWN_MAX:,} more"]
         rejected = [
             f"{each.name!r} at {each.field or 'its whole'}: {each.reason}" for each in self.activation.rejected()
         ]
         self.activation.discard()
         told = f"; messages that do not fit their receive: {', '.join(rejected)}" if rejected else ""
-        raise StuckWorkflow(f"{reason}; waiting: {', '.join(waiting)}{told}")
+        waits = f"; waiting: {', '.join(waiting)}" if waiting else ""
+        raise StuckWorkflow(f"{reason}{waits}{told}")
 
 
 def _arguments(child: ChildCall) -> tuple[Sequence[Any], dict[str, Any]]:
@@ -596,4 +640,8 @@ def _ended(run: Activation) -> Outcome | Record:
 
 
 def _seen(outcome: Outcome, run: Activation) -> tuple[str, str, str | None]:
-    return repr_of(outcome.value), repr_of(outcome.error), run.info.view
+    return (
+        _ADDRESS.sub(" at 0x…", repr_of(outcome.value)),
+        _ADDRESS.sub(" at 0x…", repr_of(outcome.error)),
+        run.info.view,
+    )

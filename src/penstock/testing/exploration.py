@@ -10,21 +10,28 @@ import msgspec
 
 from penstock.durable.activation import Activation, OpenCall
 from penstock.durable.child import ChildCall
-from penstock.durable.codec import encode
-from penstock.durable.duration import seconds_of
 from penstock.durable.failure import describe
 from penstock.durable.forbidden import calls_checked, watch_bodies
+from penstock.durable.isolation import LoopWatch, cpu_clock
 from penstock.durable.step_loop import Backend
 from penstock.durable.workflow import Workflow, workflow_in
-from penstock.kernel.record import JournalKind, Record
+from penstock.kernel.record import TOLD, JournalKind, Record
 from penstock.kernel.unawaited import places_kept
-from penstock.testing.durable import STARTED_AT, Fakes, Memory, Message, StuckWorkflow, WorkflowRun
+from penstock.testing.durable import (
+    STARTED_AT,
+    Ask,
+    Fakes,
+    Memory,
+    Message,
+    StuckWorkflow,
+    WorkflowRun,
+    check_messages,
+)
 from penstock.testing.virtual_loops import checked_backend
 from penstock.user_text import repr_of
 
 P = ParamSpec("P")
 Ts = TypeVarTuple("Ts")
-TOLD = frozenset({JournalKind.MESSAGE, JournalKind.CANCEL, JournalKind.CHILD})
 
 
 class Explored(msgspec.Struct, frozen=True):
@@ -42,6 +49,7 @@ class _Disturbed(Memory):
 
     def __init__(self, *args: Any) -> None:
         self.transactions: set[str] = set()
+        self.delivered: list[Record] = []
         super().__init__(*args)
 
     def begin(self, run: Activation, call: OpenCall) -> None:
@@ -52,10 +60,10 @@ class _Disturbed(Memory):
 
     def deliver(self, record: Record) -> None:
         """The record, and the disturbance before or after it."""
-        if len(self.former) + len(self.journal) != self.at:
+        self.delivered.append(record)
+        if len(self.delivered) != self.at + 1:
             super().deliver(record)
             return
-        self.at = -1
         if self.what == "lost" and record.path not in self.transactions:  # a step has worked, and nobody wrote it down
             if record.kind in TOLD:
                 self.journal.append(msgspec.structs.replace(record, at=self.now(), pos=len(self.journal) + 1))
@@ -75,7 +83,7 @@ class ExploreOptions(TypedDict, total=False):
     """The options of `explore`, which says what they mean."""
 
     steps: Callable[[], Fakes] | None
-    messages: Sequence[Message]
+    messages: Sequence[Message | Ask]
     check: Callable[[WorkflowRun[Any]], None] | None
     outcome: Callable[[WorkflowRun[Any]], object] | None
     seed: str | int
@@ -94,7 +102,7 @@ def explore(  # type: ignore[misc]  # a parameter with the name of an option: th
     /,
     *args: Any,
     steps: Callable[[], Fakes] | None = None,
-    messages: Sequence[Message] = (),
+    messages: Sequence[Message | Ask] = (),
     check: Callable[[WorkflowRun[Any]], None] | None = None,
     outcome: Callable[[WorkflowRun[Any]], object] | None = None,
     seed: str | int = "test",
@@ -125,42 +133,37 @@ def explore(  # type: ignore[misc]  # a parameter with the name of an option: th
     """
     __tracebackhide__ = True
     workflow, args, kwargs = workflow_in(workflow, args, kwargs)
+    check_messages(messages)
     loop = checked_backend(backend)
     watch_bodies()
     arguments = workflow.encode_arguments(args, kwargs)
     compared = outcome or _outcome
 
-    def run(at: int, what: str) -> WorkflowRun[Any]:
+    def run(at: int, what: str) -> tuple[WorkflowRun[Any], list[Record]]:
         fakes: Fakes = steps() if steps is not None else {}
         memory = _Disturbed(workflow, arguments, fakes, str(seed), started_at, None, loop)
         memory.at, memory.what = at, what
-        for message in messages:
-            text = encode(message.value, f"message {message.name!r}")
-            memory.plan(
-                seconds_of(message.after), Record(at=0, kind=JournalKind.MESSAGE, name=message.name, payload=text)
-            )
-        with calls_checked(), places_kept():
+        memory.send(messages)
+        with calls_checked(), places_kept(), LoopWatch(cpu_clock()):
             ended = memory.run()
             memory.check_replay(ended)
         seen = memory.seen(ended)
         if check is not None:
             check(seen)
-        return seen
+        return seen, memory.delivered
 
-    undisturbed = run(-1, "")
+    undisturbed, records = run(-1, "")
     wanted = compared(undisturbed)
-    records = [*undisturbed.former, *undisturbed.journal]
     for number, record in enumerate(records):
         place = f"record {number + 1} of {len(records)} ({record.kind.name} {record.path} {record.name or ''})"
         for what in ("lost", "kept", "cancel"):
             try:
-                found = compared(run(number, what))
+                found = compared(run(number, what)[0])
             except (AssertionError, StuckWorkflow) as error:
                 raise AssertionError(f"{_WHAT[what]} {place}: {error}") from error
             if what != "cancel" and found != wanted:
                 raise AssertionError(f"{_WHAT[what]} {place}: it ended with {found}, undisturbed with {wanted}")
-    count = len(records)
-    return Explored(records=count, crashes=2 * count, cancels=count)
+    return Explored(records=len(records), crashes=2 * len(records), cancels=len(records))
 
 
 _WHAT = {"lost": "crashed before", "kept": "crashed after", "cancel": "cancelled after"}

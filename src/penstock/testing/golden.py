@@ -9,6 +9,7 @@ import msgspec
 
 from penstock.durable.check import SavedRun, replay_run
 from penstock.durable.forbidden import calls_checked, watch_bodies
+from penstock.durable.isolation import LoopWatch, cpu_clock
 from penstock.durable.workflow import Workflow
 from penstock.testing.durable import WorkflowRun
 
@@ -34,7 +35,7 @@ def assert_replays(workflow: Workflow[..., Any], *paths: Path | str) -> int:
         if (saved.workflow, saved.version) != (workflow.name, workflow.version):
             continue
         found += 1
-        with calls_checked():
+        with calls_checked(), LoopWatch(cpu_clock()):
             finding = replay_run(workflow, saved).finding
         if finding is not None:
             patch = "" if finding.patch is None else f"\n\n{finding.patch}"

@@ -33,6 +33,7 @@ from penstock.testing.agenda import (
     SQL_REQUEST,
     Agenda,
     Due,
+    carry_out_requests,
     due_of_job,
     end_lease,
     fire,
