@@ -724,6 +724,8 @@ SCENARIOS: dict[str, Prepare] = {
     "what needs somebody": what_needs_somebody,
     "the audit list": list_audit,
     "a list of what a bulk operation did": list_of_a_bulk_operation,
+    "a list by the last change": list_by_change,
+    "the records of a run": of_run(lambda driver, run: driver.engine.runs.records(run.instance_id)),
     "a signal by key": signal_by_key,
     "an early signal by key": early_signal_by_key,
 }

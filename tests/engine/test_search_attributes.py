@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from typing import Any
 
 import msgspec
@@ -11,10 +12,10 @@ import trio
 
 from penstock.core.graph.definition import InvalidDefinition
 from penstock.engine.instances.instance_filter import InstanceFilter
-from penstock.engine.repair.repair import VariablesEdit
 from penstock.errors import BadRequest, Conflict
 from penstock.settings import Secret
 from penstock.testing.definitions import definition, end
+from penstock.wire.edits import VariablesEdit
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, number, selected
 from tests.shapes import parallel, service, task, user
@@ -53,7 +54,26 @@ async def test_instances_are_found_by_value_and_between_bounds(driver: Driver) -
     assert await found(driver, {"customer": "c1"}, definition_id="order", status="ACTIVE") == [ids[3], ids[1]]
     assert await found(driver, {"customer": "c1"}, status="FAILED") == []
     assert await found(driver, {"customer": "c1"}, definition_id="other") == []
-    assert await found(driver, {"unheard": "of"}) == []
+
+
+async def test_a_variable_that_no_definition_declares_is_no_filter(driver: Driver) -> None:
+    """An empty list said that no instance has the value."""
+    said = (
+        "attr.other: no definition declares this variable in searchAttributes, and only those that are declared filter"
+    )
+    plain = definition(task("work"), end(), id="plain", description='"searchAttributes": {"other": "STRING"}')
+    await driver.upload(plain)
+    await driver.start("plain", {"other": "1"})
+    for attributes in ({"other": "1"}, {"other.from": "1"}):
+        for more in ({}, {"definition_id": "plain"}, {"status": "FAILED"}):
+            with pytest.raises(BadRequest, match=re.escape(said)):
+                await found(driver, attributes, **more)
+    await driver.upload(definition(task("work"), end(), id="late") | {"searchAttributes": {"other": "STRING"}})
+    assert await found(driver, {"other": "1"}) == [], "it may be found from now on"
+    driver.rows("DELETE FROM definition WHERE id = 'late' RETURNING 1")
+    driver.rows("INSERT INTO search_attribute VALUES (1, 'other', NULL, 2) RETURNING 1")
+    assert await found(driver, {"other": "1"}) == [], "it was declared once"
+    driver.rows("DELETE FROM search_attribute RETURNING 1")
 
 
 async def test_an_attribute_follows_its_variable(driver: Driver) -> None:

@@ -86,7 +86,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List instances, newest first */
+        /**
+         * List instances, newest first
+         * @description Filters combine. `total` is exact up to 10,000. Beyond that it is an estimate, with `totalIsEstimate: true`. With `view=summary` the answer has no variables, but `where`: the open steps (of a failed instance the step at which it failed), and `cause`. `order` is by the time of the start (`newest` or `oldest` first), by `businessKey` (only instances that have one), by end (`ended`, the latest first, only ended ones) or by last change (`changed`, the latest first: it ended, came to a step, or a worker got a job of it). The last two sort at most 10,000 instances.
+         */
         get: operations["listInstances"];
         put?: never;
         /**
@@ -3173,7 +3176,7 @@ export interface components {
         /**
          * InstanceSummary
          * @description An instance without its variables, and where it stands: at most 20 places. `cause`: what its failure has in
-         *         common with others.
+         *         common with others. `changed_at`: when it ended, or last came to a step, or had a job taken.
          */
         InstanceSummary: {
             id: string;
@@ -5370,8 +5373,8 @@ export interface operations {
                 startedBefore?: string;
                 /** @description With this value of a search attribute, as `attr.customer=4711`; of numbers and times also `attr.amount.from` (at least) and `attr.amount.to` (below). Up to five attributes (addition). */
                 "attr.*"?: string;
-                /** @description By the time of the start, newest or oldest first, or by business key: then only those that have one. But for `newest` it needs a `limit` (addition). */
-                order?: "newest" | "oldest" | "businessKey";
+                /** @description By the start (the default is `newest` first), the business key, the end, or the last change. All but `newest` need a `limit` (addition). */
+                order?: "newest" | "oldest" | "businessKey" | "ended" | "changed";
                 /** @description `summary` leaves the variables out and adds where each stands (addition). */
                 view?: "full" | "summary";
                 /** @description From 0. */

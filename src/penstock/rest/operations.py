@@ -224,6 +224,12 @@ OPERATIONS: Final[Sequence[RestOperation]] = (
     RestOperation(
         "GET", "/v1/instances", InstanceRoutes.list, Permission.VIEW,
         "listInstances", "instances", "List instances, newest first",
+        "Filters combine. `total` is exact up to 10,000. Beyond that it is an estimate, with `totalIsEstimate: "
+        "true`. With `view=summary` the answer has no variables, but `where`: the open steps (of a failed "
+        "instance the step at which it failed), and `cause`. `order` is by the time of the start (`newest` or "
+        "`oldest` first), by `businessKey` (only instances that have one), by end (`ended`, the latest first, "
+        "only ended ones) or by last change (`changed`, the latest first: it ended, came to a step, or a worker "
+        "got a job of it). The last two sort at most 10,000 instances.",
         parameters=(
             *FILTER,
             ORDER,

@@ -17,6 +17,7 @@ from penstock.errors import BadRequest, NotFound
 from penstock.store.db.connection import TrioConnection
 from penstock.store.rows import definitions as definition_store
 from penstock.store.rows import instances as store
+from penstock.store.rows import search_attributes as attribute_store
 from penstock.store.rows.instances import BEYOND_ALL
 
 ATTRIBUTES_MAX: Final = 5
@@ -25,8 +26,11 @@ _BOUNDS: Final = {"": "exactly", "from": "at_least", "to": "below"}
 NEWEST: Final = "newest"
 OLDEST: Final = "oldest"
 BY_KEY: Final = "businessKey"
-ORDERS: Final = (NEWEST, OLDEST, BY_KEY)
-"""Orders that an index gives: by the time of the start, and by business key."""
+BY_END: Final = "ended"
+BY_CHANGE: Final = "changed"
+ORDERS: Final = (NEWEST, OLDEST, BY_KEY, BY_END, BY_CHANGE)
+"""An index gives the first three: by the time of the start, and by business key. For the others those that match are
+sorted."""
 STATUSES = frozenset({"ACTIVE", "WAITING", "COMPLETED", "FAILED", "CANCELLED"})
 
 
@@ -68,6 +72,11 @@ class InstanceFilter(msgspec.Struct, frozen=True, kw_only=True):
     def by_key(self) -> bool:
         """Return whether it is listed by business key: only those that have one."""
         return self.order == BY_KEY
+
+    @property
+    def by_time(self) -> bool:
+        """Return whether it is sorted by a time that no index has."""
+        return self.order in (BY_END, BY_CHANGE)
 
 
 def check_filter(wanted: InstanceFilter) -> None:
@@ -177,6 +186,17 @@ def wanted_attributes(given: Mapping[str, str]) -> tuple[Wanted, ...]:
     return tuple(sorted(found, key=lambda each: each.text is None))
 
 
+async def _check_declared(connection: TrioConnection, attributes: Sequence[Wanted]) -> None:
+    """Raises BadRequest for a variable by which nothing is ever found: an empty list would say that none has it."""
+    if not attributes:
+        return
+    for name in await attribute_store.undeclared(connection, [each.name for each in attributes]):
+        raise BadRequest(
+            f"attr.{name}: no definition declares this variable in searchAttributes, and only those that are declared "
+            "filter. Upload the definition with it: instances that start from then on are found"
+        )
+
+
 async def listed_by(connection: TrioConnection, wanted: InstanceFilter) -> store.Listed | None:
     """What the store lists for a filter; None when there is no such definition, or parent."""
     parent: int | None = None
@@ -200,6 +220,7 @@ async def listed_by(connection: TrioConnection, wanted: InstanceFilter) -> store
     since = 0 if wanted.started_after is None else ids.first_instance(wanted.started_after)
     until = BEYOND_ALL if wanted.started_before is None else ids.first_instance(wanted.started_before)
     attributes = wanted_attributes(wanted.attributes)
+    await _check_declared(connection, attributes)
     bulk = None if wanted.bulk_id is None else int(wanted.bulk_id)
     about = wanted.cause, wanted.step_id, wanted.business_key_prefix, parent, wanted.flow_key
     status = store.DELAYED if wanted.delayed else store.BLOCKED if wanted.blocked else wanted.status

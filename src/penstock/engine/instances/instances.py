@@ -20,7 +20,7 @@ from penstock.engine.advance.run_commands import RetryRunCommand
 from penstock.engine.definitions.definitions import Definitions
 from penstock.engine.definitions.versions import versions_of
 from penstock.engine.instances.audit import audit_records, place_after, slice_of
-from penstock.engine.instances.instance_filter import NEWEST, OLDEST, InstanceFilter, check_filter, listed_by
+from penstock.engine.instances.instance_filter import BY_END, NEWEST, OLDEST, InstanceFilter, check_filter, listed_by
 from penstock.engine.instances.views import (
     InstanceSummary,
     history_items,
@@ -40,8 +40,10 @@ from penstock.engine.requests.paging import (
     page_bounds,
     read_cursor,
     read_key_cursor,
+    read_time_cursor,
     show_cursor,
     show_key_cursor,
+    show_time_cursor,
     slice_limit,
 )
 from penstock.engine.requests.payload import EMPTY_OBJECT, check_text
@@ -143,6 +145,10 @@ class Instances:
         """Queue the start of an item of a batch. Raises as `start` does; waiting for its answer raises `NotDue` when it
         was started before."""
         return self._submit(request, place=place)
+
+    def submit_reserved(self, request: StartRequest, id: int) -> StartItem:
+        """Queue the start of an instance whose id was given before. As `submit_of_batch`."""
+        return self._submit(request, reserved=id)
 
     def begin(self, request: StartRequest, reservation: MemoryReservation, by: str | None, now: float) -> StartItem:
         """Queue a start for a caller who has no task, and does not wait for its end. Raises as `start` does; so does
@@ -477,6 +483,8 @@ class Instances:
         size = slice_limit(limit, most)
         if wanted.by_key:
             return await self._slice_by_key(wanted, read_key_cursor(cursor), size, decides=decides)
+        if wanted.by_time:
+            return await self._slice_by_time(wanted, read_time_cursor(cursor), size, decides=decides)
         oldest = wanted.order == OLDEST
         before = read_cursor(cursor, 0 if oldest else BEYOND_ALL)
         if wanted.instance_key is not None:
@@ -500,6 +508,22 @@ class Instances:
                 return Page(items=[])
             found, last = await store.find_by_key(connection, listed, after, limit)
         return Page(items=found, next=show_key_cursor(last))
+
+    async def _slice_by_time(
+        self, wanted: InstanceFilter, after: store.TimePlace, limit: int, *, decides: bool
+    ) -> Page[int]:
+        async with self._lists(decides=decides) as connection:
+            listed = await listed_by(connection, wanted)
+            if listed is None:
+                return Page(items=[])
+            ended = wanted.order == BY_END
+            found = await store.find_by_time(connection, listed, after, limit, most=COUNT_MAX, ended=ended)
+        if found is None:
+            raise BadRequest(
+                f"order: {wanted.order} sorts at most {COUNT_MAX:,} instances, and there are more to look through. "
+                "Narrow the list, by definitionId, status or startedAfter"
+            )
+        return Page(items=found[0], next=show_time_cursor(found[1]))
 
     async def count(self, wanted: InstanceFilter) -> Count:
         """How many match. Raises BadRequest, and Unavailable while others look at too much."""

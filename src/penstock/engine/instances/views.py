@@ -83,10 +83,11 @@ class Whereabouts(Answer, frozen=True, kw_only=True):
 
 class InstanceSummary(Instance, frozen=True, kw_only=True):
     """An instance without its variables, and where it stands: at most 20 places. ``cause``: what its failure has in
-    common with others."""
+    common with others. ``changed_at``: when it ended, or last came to a step, or had a job taken."""
 
     where: list[Whereabouts]
     cause: str | None = None
+    changed_at: datetime | None = None
 
 
 async def list_summaries(
@@ -96,6 +97,7 @@ async def list_summaries(
     async with store.one_snapshot(connection):
         rows = await store.view(connection, wanted, None)
         places = await store.places(connection, wanted)
+        changed = await store.changed_at(connection, wanted)
         loaded = {row.id: await definitions.by_key(connection, row.definition) for row in rows}
     return [
         InstanceSummary(
@@ -103,6 +105,7 @@ async def list_summaries(
             variables=LEFT_OUT,
             where=[_place(place, row, loaded[row.id]) for place in places.get(row.id, ())],
             cause=_cause(row),
+            changed_at=changed.get(row.id),
         )
         for row in rows
     ]

@@ -7,13 +7,14 @@ import binascii
 
 from penstock.engine.requests import ids
 from penstock.errors import BadRequest, NotFound
-from penstock.store.rows.instances import BEYOND_ALL, KeyPlace
+from penstock.store.rows.instances import BEYOND_ALL, LATEST_US, KeyPlace, TimePlace
 
 PAGE_SIZE_DEFAULT = 20
 PAGE_SIZE_MAX = 200
 OFFSET_MAX = 10_000_000
 COUNT_MAX = 10_000
-"""Whatever is counted is counted to here."""
+"""Whatever is counted is counted to here, and so many instances are sorted."""
+ID_DIGITS = 19
 CAUSE_MAX_CHARS = 1_000
 """Of a reason by which failures are found."""
 NO_TEXT = "\0"
@@ -86,3 +87,18 @@ def read_key_cursor(cursor: str | None) -> KeyPlace:
     if NO_TEXT in text:
         raise BadRequest("cursor: is no `next` of this list")
     return KeyPlace(text, read_cursor(id, 0))
+
+
+def show_time_cursor(last: TimePlace | None) -> str | None:
+    """What goes on after an instance in a list by time; None at the end of the list."""
+    return None if last is None else f"{last.at_us}-{last.id}"
+
+
+def read_time_cursor(cursor: str | None) -> TimePlace:
+    """Where a list by time goes on. Raises BadRequest."""
+    if not cursor:
+        return TimePlace()
+    at_us, id = read_numbers(cursor, digits=ID_DIGITS, count=2)
+    if at_us >= LATEST_US:
+        raise BadRequest("cursor: is no `next` of this list")
+    return TimePlace(at_us, id)

@@ -217,7 +217,7 @@ without AS MATERIALIZED (
     SELECT o.ctid AS place FROM abnormal_end o
     WHERE o.status = 2 /* FAILED */ AND o.instance_id = l.instance_id FOR UPDATE SKIP LOCKED) e
   CROSS JOIN LATERAL (SELECT i.definition, i.failure, i.failure_code FROM instance i WHERE i.id = l.instance_id OFFSET 0) i
-  WHERE l.cause IS NULL OR l.cause & 65535 <> 21),
+  WHERE l.cause IS NULL OR l.cause & 65535 <> 22),
 filled AS (
   UPDATE abnormal_end e SET definition = w.definition, cause = failure_cause(w.text)
   FROM without w WHERE e.ctid = w.place)
@@ -290,6 +290,22 @@ FROM (
     AND ($4::text IS NULL OR i.business_key COLLATE "C" ^@ $4)
   ORDER BY i.business_key COLLATE "C", i.id LIMIT $3::int) l
 ORDER BY l.business_key COLLATE "C", l.id
+
+-- name: sort_ended
+-- Of the instances $1 those that have ended, latest first, behind the microsecond $2 of the instance $3; the first $4: (id, microsecond).
+SELECT l.id, l.at FROM (
+  SELECT i.id, (extract(epoch FROM i.ended_at) * 1000000)::bigint AS at FROM instance i
+  WHERE i.id = ANY($1::bigint[]) AND i.ended_at IS NOT NULL) l
+WHERE (l.at, l.id) < ($2::bigint, $3::bigint) ORDER BY l.at DESC, l.id DESC LIMIT $4::int
+
+-- name: sort_changed
+-- As `sort_ended`, by when they last changed: ended, or came to a step that is open, or somebody took its job.
+SELECT l.id, l.at FROM (
+  SELECT i.id, (extract(epoch FROM coalesce(i.ended_at, (
+    SELECT max(greatest(t.entered_at, t.claimed_at)) FROM token t
+    WHERE t.id = i.id OR (t.instance_id = i.id AND t.id <> t.instance_id)), i.started_at)) * 1000000)::bigint AS at
+  FROM instance i WHERE i.id = ANY($1::bigint[])) l
+WHERE (l.at, l.id) < ($2::bigint, $3::bigint) ORDER BY l.at DESC, l.id DESC LIMIT $4::int
 
 -- name: list_delayed
 -- Those open ones that have not begun: the root tokens, newest first.

@@ -6,6 +6,15 @@ INSERT INTO search_attribute (instance_id, name, text, number)
 SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[], $4::float8[])
 ON CONFLICT (instance_id, name) DO UPDATE SET text = excluded.text, number = excluded.number
 
+-- name: undeclared
+-- Of names $1 those by which nothing is found: no instance has them, and no definition declares them. Definitions are read only
+-- where no instance has a name.
+SELECT k.name FROM unnest($1::text[]) AS k(name)
+WHERE NOT EXISTS (SELECT FROM search_attribute a WHERE a.name = k.name AND a.text IS NOT NULL)
+  AND NOT EXISTS (SELECT FROM search_attribute a WHERE a.name = k.name AND a.number IS NOT NULL)
+  AND NOT EXISTS (SELECT FROM definition d
+    WHERE CASE WHEN d.content LIKE '%"searchAttributes"%' THEN jsonb_exists(d.content::jsonb -> 'searchAttributes', k.name) END)
+
 -- name: list_attributed
 -- In the status $7 (null: any), with the attribute $8 as the text $9 or a number from $10 to below $11, and likewise with all
 -- of the others: names $12, texts $13, numbers from $14 to below $15. The parameters before these are those of all lists.

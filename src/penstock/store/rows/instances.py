@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any, Final, NamedTuple, cast
 
@@ -25,6 +25,9 @@ from penstock.store.db.vault import PROGRESS, Vault, offloaded, sealed
 PLACES_MAX: Final = 20
 BEYOND_ALL: Final = 2**63 - 1
 """No instance has this id."""
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+LATEST_US: Final = 2**53
+"""Microseconds since 1970 of no time that an instance has: the year 2255."""
 WALK_S: Final = 1.0
 """So long a list is walked over for what is rare in it; one piece longer at most."""
 KEY_PIECE_ROWS: Final = 2_000
@@ -456,6 +459,34 @@ async def find_by_key(
         if trio.current_time() >= deadline:
             return found, after
         size = min(4 * size, KEY_PIECE_ROWS)
+
+
+class TimePlace(NamedTuple):
+    """Where a list by a time goes on: behind this time, of this instance. Latest first."""
+
+    at_us: int = LATEST_US
+    """Microseconds since 1970."""
+    id: int = BEYOND_ALL
+
+
+async def find_by_time(
+    connection: TrioConnection, listed: Listed, after: TimePlace, limit: int, *, most: int, ended: bool
+) -> tuple[list[int], TimePlace | None] | None:
+    """Up to ``limit`` ids, those that ended last first, or, without ``ended``, those that changed last; and behind
+    which place there may be more. None when more than ``most`` are to be sorted. As long as `find_slice`."""
+    found, more = await find_slice(connection, listed, limit=most, before=BEYOND_ALL)
+    if more is not None:
+        return None
+    params = (arrays.ints(found), *after, limit + 1)
+    rows = cast("list[tuple[int, int]]", await connection.fetch(SQL["sort_ended" if ended else "sort_changed"], params))
+    place = TimePlace(rows[limit - 1][1], rows[limit - 1][0]) if len(rows) > limit else None
+    return [id for id, _ in rows[:limit]], place
+
+
+async def changed_at(connection: TrioConnection, ids: Sequence[int]) -> dict[int, datetime]:
+    """When each of the instances that exist last changed."""
+    rows = await connection.fetch(SQL["sort_changed"], (arrays.ints(ids), *TimePlace(), len(ids)))
+    return {id: EPOCH + timedelta(microseconds=at_us) for id, at_us in cast("list[tuple[int, int]]", rows)}
 
 
 async def count(connection: TrioConnection, listed: Listed, most: int) -> tuple[int, bool]:

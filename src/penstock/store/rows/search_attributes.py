@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import cast
 
 from penstock.core.rules.search_attributes import Indexed, SearchAttributes
 from penstock.store.db import arrays
+from penstock.store.db.connection import TrioConnection
 from penstock.store.db.statements import SQL, Statement
 
 
@@ -27,6 +29,11 @@ def of_edit(instance: int, changed: Mapping[str, Indexed], removed: Iterable[str
 def forget(instance: int) -> list[Statement]:
     """All that an instance is found by."""
     return [(SQL["remove_search_attributes"], (arrays.ints([instance]),))]
+
+
+async def undeclared(connection: TrioConnection, names: Sequence[str]) -> list[str]:
+    """Those of the names by which no instance can be found."""
+    return [cast(str, row[0]) for row in await connection.fetch(SQL["undeclared"], (arrays.texts(names),))]
 
 
 def _write(rows: Mapping[tuple[int, str], Indexed]) -> list[Statement]:
