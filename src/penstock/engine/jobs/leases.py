@@ -76,8 +76,15 @@ class Leases:
         """One statement, and one for durable runs. ``dead`` ones are left as they are, for `dead_letter`. While
         somebody holds a table that few of them need, those that do are left to the scan."""
         async with self._database.connection(ahead=True) as connection:
-            runs = await journal_store.expire(connection, leases) if self._definitions.has_code else []
-            rows = await store.expire(connection, leases, self.expiry_limit, to_outbox=self._to_outbox)
+            try:
+                runs = await journal_store.expire(connection, leases) if self._definitions.has_code else []
+                rows = await store.expire(connection, leases, self.expiry_limit, to_outbox=self._to_outbox)
+            except LOCKED:
+                if self._to_outbox or store.SPARED_BY_RETURNS.isdisjoint(await locked_tables(connection)):
+                    raise
+                code = self._definitions.code_types()
+                runs = await journal_store.expire(connection, leases, plain_of=code)
+                rows = await store.expire(connection, leases, self.expiry_limit, plain_beside=code)
         self._on_runs(runs)
         for row in rows:
             self._metrics.job_timeouts.inc()

@@ -103,8 +103,15 @@ class Releases(GroupCommitQueue[ReleaseItem]):
 
     async def apply(self, connection: TrioConnection, items: list[ReleaseItem], again: bool) -> None:
         items.sort(key=lambda item: item.job.lock_order)
-        leases = [item.lease for item in items]
-        freed = await store.release(connection, leases, to_outbox=self._to_outbox)
+        if not self._to_outbox and not self.locked.isdisjoint(store.SPARED_BY_RETURNS):
+            freed = await store.release(connection, [item.lease for item in items], plain=True)
+            self._answer([item for item in items if _place(item) in freed], freed, again)
+            items = [item for item in items if not item.settled]
+        if items:
+            leases = [item.lease for item in items]
+            self._answer(items, await store.release(connection, leases, to_outbox=self._to_outbox), again)
+
+    def _answer(self, items: list[ReleaseItem], freed: Mapping[tuple[int, int], store.Released], again: bool) -> None:
         for item in items:
             row = freed.get(_place(item))
             if row is not None:

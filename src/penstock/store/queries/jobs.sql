@@ -453,18 +453,34 @@ dispatched AS (
   INSERT INTO dispatch_outbox (id, instance_id, token_id, seq, created_at, job_type, attempt)
   SELECT nextval('step_seq'), instance_id, id, seq, penstock_now(), job_type, attempt + 1 FROM freed
   WHERE flow_key IS NULL AND to_outbox AND job_type <> ALL(ARRAY(SELECT j.id FROM job_type j WHERE j.keyed OR j.name LIKE 'code:%'))),
+-- steps of: put_back_noted
+
+-- steps: put_back_noted
 noted AS (
   INSERT INTO history (instance_id, pos, token_id, seq, started_at, ended_at, claimed_at, attempt, step, kind, worker, reason)
   SELECT instance_id, nextval('step_seq'), id, seq, entered_at, penstock_now(), claimed_at, attempt, step, kind, worker, reason
   FROM freed WHERE kind IS NOT NULL)
+
+-- steps: put_back_plain
+-- As `put_back`, of tokens without a flow key that held nothing, not in Kafka mode: without the tables of these.
+queued AS (INSERT INTO ready (job_type, priority, seq, token_id) SELECT job_type, priority, queued, id FROM freed),
+-- steps of: put_back_noted
 
 -- name: release
 -- Returns leased jobs to the queue at once, behind what waits: $1 token $2 seq $3 attempt $4 worker $5 whether to the
 -- outbox instead $6 when it was claimed (null: whenever). No retry and no expiry is counted, and nobody is the last
 -- holder.
 WITH item AS MATERIALIZED (
-  SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::text[], $6::timestamptz[])
-    AS i(token, seq, attempt, worker, claimed_at)),
+-- steps of: released_items
+-- steps of: released_jobs
+-- steps of: put_back
+SELECT id, seq, job_type, attempt, flow_key FROM freed
+
+-- steps: released_items
+  SELECT i.* FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::text[], $6::timestamptz[])
+    AS i(token, seq, attempt, worker, claimed_at)
+-- steps: released_jobs
+),
 freed AS (
   UPDATE token t SET state = 0 /* READY */, queued = nextval('step_seq'), held = NULL, claimed_by = NULL, claimed_at = NULL,
     lease_until = NULL
@@ -475,7 +491,14 @@ freed AS (
     AND (i.claimed_at IS NULL OR t.claimed_at = i.claimed_at) AND t.held IS NOT DISTINCT FROM old.held
   RETURNING t.id, t.instance_id, t.seq, t.queued, t.job_type, t.priority, t.attempt, t.step, t.entered_at,
     old.claimed_at, i.worker, $5::boolean AS to_outbox, 12 /* ATTEMPT_RELEASED */ AS kind, NULL AS reason, old.held, t.flow_key),
--- steps of: put_back
+
+-- name: release_plain
+-- As `release`, of those alone without a flow key that hold no slot; not in Kafka mode.
+WITH item AS MATERIALIZED (
+-- steps of: released_items
+  CROSS JOIN LATERAL (SELECT FROM token o WHERE o.id = i.token AND o.seq = i.seq AND o.flow_key IS NULL AND o.held IS NULL OFFSET 0) o
+-- steps of: released_jobs
+-- steps of: put_back_plain
 SELECT id, seq, job_type, attempt, flow_key FROM freed
 
 -- name: expire
@@ -487,12 +510,19 @@ SELECT id, seq, job_type, attempt, flow_key FROM freed
 WITH item AS MATERIALIZED (
   SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[]) AS i(token, seq, attempt)),
 due AS MATERIALIZED (
+-- steps of: over_leases
+-- steps of: freed_leases
+-- steps of: put_back
+-- steps of: ended_leases
+
+-- steps: over_leases
   SELECT t.*, t.counts AND t.expiries + 1 >= $4::int AS dead FROM item i CROSS JOIN LATERAL (
     SELECT t.ctid, t.id, t.seq, t.attempt, t.job_type, t.instance_id, t.expiries, t.state, t.held,
       t.state = 1 /* LOCKED */ AND NOT $5::boolean AS counts
     FROM token t
     WHERE t.id = i.token AND t.seq = i.seq AND t.attempt = i.attempt AND t.state IN (1 /* LOCKED */, 5 /* DISPATCHED */)
       AND t.lease_until <= penstock_now()
+-- steps: freed_leases
     FOR NO KEY UPDATE SKIP LOCKED) t),
 freed AS (
   UPDATE token t SET state = 0 /* READY */, queued = nextval('step_seq'), held = NULL, expiries = t.expiries + d.counts::int
@@ -504,6 +534,17 @@ freed AS (
 SELECT id, seq, attempt, job_type, instance_id, false AS dead, flow_key FROM freed
 UNION ALL
 SELECT id, seq, attempt, job_type, instance_id, true, NULL FROM due WHERE dead
+
+-- name: expire_plain
+-- As `expire`, of those alone without a flow key that hold no slot, and are of none of the job types $6; not in Kafka mode.
+WITH item AS MATERIALIZED (
+  SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::int[]) AS i(token, seq, attempt)),
+due AS MATERIALIZED (
+-- steps of: over_leases
+      AND t.flow_key IS NULL AND t.held IS NULL AND t.job_type <> ALL($6::int[])
+-- steps of: freed_leases
+-- steps of: put_back_plain
+-- steps of: ended_leases
 
 -- name: scan_leases
 -- Leases and dispatches that end within $1 seconds, whoever granted them. A sequential scan (132 ms for 1,000,000

@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import partial
 from itertools import accumulate
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import trio
 
@@ -197,15 +197,19 @@ class ExecutionInfo(NamedTuple):
 
 
 Rows = Sequence[Sequence[Any]]
-# Of what has the same columns: no step of Python each.
-_new: Any = cast(Any, tuple).__new__
-fast_item: Callable[
-    [tuple[int, int, int | None, str, bool, int, int | None, str | None, float | None, bytes | None]], FastItem
-] = partial(_new, FastItem)
-slot: Callable[[tuple[int, int, str, float]], ClaimSlot] = partial(_new, ClaimSlot)
-job_key: Callable[[tuple[int, int, int]], JobKey] = partial(_new, JobKey)
-_moved: Callable[[Sequence[Any]], AppliedCompletion] = partial(_new, AppliedCompletion)
-_claimed: Callable[[Sequence[Any]], ClaimedJob] = partial(_new, ClaimedJob)
+R = TypeVar("R")
+
+
+def _row_maker(kind: type[R]) -> Callable[[Iterable[Any]], R]:
+    """What makes named tuples of their columns, in their order, without a step of Python: in 0.4 of the time a call
+    by position takes, 0.25 of one by names (timeit, ten columns). For rows of statements, and short ones of a job."""
+    return partial(cast(Any, tuple).__new__, kind)
+
+
+slot: Callable[[tuple[int, int, str, float]], ClaimSlot] = _row_maker(ClaimSlot)
+job_key: Callable[[tuple[int, int, int]], JobKey] = _row_maker(JobKey)
+_moved = _row_maker(AppliedCompletion)
+_claimed = _row_maker(ClaimedJob)
 
 
 async def complete_fast(
@@ -427,10 +431,15 @@ async def extend_leased(connection: TrioConnection, items: Sequence[Extension]) 
     return rows
 
 
+SPARED_BY_RETURNS: Final = frozenset({"job_type", "ready_flow", "slot", "timer"})
+"""Tables that `release`, `expire` and `journal.expire` do without for what is plain: has no flow key, slot or pause."""
+
+
 async def release(
-    connection: TrioConnection, leases: Sequence[Lease], *, to_outbox: bool = False
+    connection: TrioConnection, leases: Sequence[Lease], *, to_outbox: bool = False, plain: bool = False
 ) -> dict[tuple[int, int], Released]:
-    """Return leased jobs to the queue, or to the outbox; those that were, by (token, seq)."""
+    """Return leased jobs to the queue, or to the outbox; those that were, by (token, seq). ``plain``: only those that
+    need none of `SPARED_BY_RETURNS`."""
     columns = list(zip(*leases, strict=True))
     params = (
         arrays.ints(columns[0]),
@@ -440,17 +449,27 @@ async def release(
         to_outbox,
         arrays.times(columns[4]),
     )
-    rows = cast(Any, await connection.fetch(SQL["release"], params))
+    rows = cast(Any, await connection.fetch(SQL["release_plain" if plain else "release"], params))
     return {(token, seq): Released(*rest) for token, seq, *rest in rows}
 
 
 async def expire(
-    connection: TrioConnection, leases: Sequence[tuple[int, int, int]], expiry_limit: int, *, to_outbox: bool = False
+    connection: TrioConnection,
+    leases: Sequence[tuple[int, int, int]],
+    expiry_limit: int,
+    *,
+    to_outbox: bool = False,
+    plain_beside: Iterable[int] | None = None,
 ) -> list[Expired]:
-    """Return jobs whose lease or dispatch ended to the queue, or to the outbox; (token, seq, attempt) each."""
+    """Return jobs whose lease or dispatch ended to the queue, or to the outbox; (token, seq, attempt) each.
+    ``plain_beside``: only those that need none of `SPARED_BY_RETURNS`, and are not of these job types."""
     columns = list(zip(*leases, strict=True))
     params = (arrays.ints(columns[0]), arrays.ints(columns[1]), arrays.ints(columns[2]), expiry_limit, to_outbox)
-    return [Expired(*cast(Any, row)) for row in await connection.fetch(SQL["expire"], params)]
+    if plain_beside is None:
+        rows = await connection.fetch(SQL["expire"], params)
+    else:
+        rows = await connection.fetch(SQL["expire_plain"], (*params, arrays.ints(plain_beside)))
+    return [Expired(*cast(Any, row)) for row in rows]
 
 
 async def scan_leases(connection: TrioConnection, within_s: float) -> list[LiveLease]:

@@ -646,7 +646,8 @@ async def expire(
     *,
     plain_of: Mapping[int, str] | None = None,
 ) -> list[EndedLease]:
-    """Take runs, (token, seq, attempt) each, from their holders: as the leases ended, or the ``holders`` are gone."""
+    """Take runs, (token, seq, attempt) each, from their holders: as the leases ended, or the ``holders`` are gone.
+    ``plain_of``: only those of these job types (by id) that need none of `jobs.SPARED_BY_RETURNS`."""
     tokens, seqs, attempts = (arrays.ints(column) for column in zip(*leases, strict=True))
     gone = arrays.texts(holders if holders is not None else [None] * len(leases))
     params = tokens, seqs, attempts, gone
