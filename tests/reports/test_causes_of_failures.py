@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import time
 import uuid
@@ -33,6 +34,12 @@ ONE_CAUSE = (
     lambda n: f"can't find customer '{'xyz'[n % 3]} {n}' in \"{n}\"",
     lambda n: f"mail to {'xyz'[n % 3]}.{n}@example.{'com' if n % 2 else 'org'} bounced",
     lambda n: f"GET https://{'xyz'[n % 3]}.example.com/orders/{n}?a={n} took {n}.{n:03} s, the limit is 1,{n:03} ms",
+    lambda n: f"device {'-'.join(f'{n * 7919 >> bit & 255:02X}' for bit in range(0, 24, 4))} is offline",
+    lambda n: f"upstream billing-7d9f8b6c5d-{'bcdfg'[n % 5]}x{'2456789'[n % 7]}zk-{n} timed out",
+    lambda n: f"can't open data/in-{n}/{'abcdefgh'[n % 8]}.csv: no such file",
+    lambda n: f"can't find ''{'xyz'[n % 3]} {n}'', ‹{'xyz'[n % 3]} {n}›, ›{n}‹ or 「{'xyz'[n % 3]}{n}」",
+    lambda n: f"bad signature {base64.urlsafe_b64encode(hashlib.sha256(str(n).encode()).digest()).decode()}",
+    lambda n: f"ValueError: {n} is negative, got {n} rows (of {n}) for promo code {n}",
     lambda n: f"token 01J{hashlib.sha256(str(n).encode()).hexdigest()[:20].replace('a', 'XY').upper()}9Z9 expired",
 )  # fmt: skip
 APART = (
@@ -48,6 +55,17 @@ APART = (
     ("<Response [404]> of the shop", "<Response [503]> of the shop"),
     ("Response status code does not indicate success: 404", "Response status code does not indicate success: 503"),
     ("make: rc=1", "make: rc=2"),
+    ("http 404 for '/a'", "http 500 for '/a'"),
+    ("the shop returned 404", "the shop returned 500"),
+    ("Server error: 500", "Server error: 503"),
+    ("the shop said no (404)", "the shop said no (410)"),
+    ("rpc error: code = 14", "rpc error: code = 5"),
+    ("exited with 1", "exited with 137"),
+    ("sqlstate=23505", "sqlstate=23503"),
+    ("TLS alert 40", "TLS alert 48"),
+    ("PLS-00201: not declared", "PLS-00306: not declared"),
+    ("HTTP/2 stream was reset", "HTTP/1.1 stream was reset"),
+    ("HRESULT 0x80070005", "HRESULT 0x80004005"),
     ("ORA-00942: not there", "ORA-01017: not there"),
     ("ValueError: amount", "KeyError: amount"),
     ("java.lang.NullPointerException", "java.lang.IllegalStateException"),

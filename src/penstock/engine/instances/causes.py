@@ -16,7 +16,13 @@ _KEPT: Final = "¦"
 """Stands before the digits of a status, which tell causes apart."""
 _MASKED: Final = "…"
 _MASKS: Final = (
-    (r"""(?<![A-Za-z0-9])'[^']*'|"[^"]*"|`[^`]*`|“[^”]*”|„[^“”]*[“”]|«[^»]*»|»[^«]*«|‘[^’]*’""", _MASKED),
+    (
+        (
+            r"""(?<![A-Za-z0-9])''[^']*''|(?<![A-Za-z0-9])'[^']*'|"[^"]*"|`[^`]*`|“[^”]*”|„[^“”]*[“”]"""
+            r"""|«[^»]*»|»[^«]*«|‘[^’]*’|‹[^›]*›|›[^‹]*‹|「[^」]*」|『[^』]*』"""
+        ),
+        _MASKED,
+    ),
     (r"""[A-Za-z][A-Za-z0-9+.-]{1,15}://[^ \t\r\n"'<>]*""", _MASKED),
     (r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9.-]{1,255}", _MASKED),
     (
@@ -24,29 +30,44 @@ _MASKS: Final = (
             r"""(?<![A-Za-z0-9/.~…])[.~]{0,2}/[^ \t\r\n:;,"'()<>]+"""
             r"""|(?<![A-Za-z0-9])[A-Za-z]:\\[^ \t\r\n:;,"'()<>]+"""
             r"""|(?<![A-Za-z0-9\\])\\\\[^ \t\r\n:;,"'()<>]+"""
+            r"""|(?<![A-Za-z0-9/.~…_-])[A-Za-z0-9_-][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_.-]+)+[.][A-Za-z][A-Za-z0-9]{0,4}(?![A-Za-z0-9])"""
         ),
         _MASKED,
     ),
     (r"[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}", _MASKED),
+    (r"(?<![A-Za-z0-9-])[0-9A-Fa-f]{2}(?:-[0-9A-Fa-f]{2}){5}(?![A-Za-z0-9-])", _MASKED),
+    (r"(?<=[a-z0-9])-[b-df-hj-np-tv-xz2-9]{6,10}-[b-df-hj-np-tv-xz2-9]{5}(?![A-Za-z0-9])", _MASKED),
     (r"(?<![A-Za-z0-9:])[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*(?![A-Za-z0-9])", _MASKED),
     (r"[0-9]{1,3}(?:[.][0-9]{1,3}){3}(?::[0-9]{1,5})?", _MASKED),
     (
         (
-            r"((?:HTTP(?:/[0-9.]{1,3})?|[Ss]tatus|[Ee]rrno|SQLSTATE|[Ss]ignal|[Ss]uccess|<Response|(?<![A-Za-z])rc"
-            r"|(?:[Ss]tatus|[Ee]rror|[Ee]xit|[Rr]esponse|[Rr]eturn)[ _-]?[Cc]ode)(?: |:|=|\[){1,2}|ORA-|[Ee]rror )"
-            r"([0-9]{1,5})(?![0-9A-Za-z])"
+            r"((?:HTTP(?:/[0-9.]{1,3})?|http|[Ss]tatus|[Ee]rrno|SQLSTATE|sqlstate|[Ss]ignal|[Ss]uccess|<Response"
+            r"|(?<![A-Za-z])rc|TLS alert|[Ee]xited with"
+            r"|(?:[Ss]tatus|[Ee]rror|[Ee]xit|[Rr]esponse|[Rr]eturn)[ _-]?[Cc]ode)(?: |:|=|\[){1,3}"
+            r"|ORA-|PLS-|TNS-|AADSTS|HTTP/|[Ee]rror |(?<![A-Za-z])[Cc]ode ?= ?)"
+            r"([0-9]{1,6})(?![0-9A-Za-z])"
         ),
         rf"\1{_KEPT}\2",
     ),
+    (r"((?:[Rr]eturned|[Rr]esponse|[Gg]ot|[Ee]rror):? |[(])([45][0-9]{2})(?![0-9A-Za-z.,])", rf"\1{_KEPT}\2"),
+    (r"(HRESULT:? )(0x)([0-9A-Fa-f]{8})(?![0-9A-Za-z])", rf"\1{_KEPT}\2{_KEPT}\3"),
     (
-        r"0x[0-9A-Fa-f]+|(?<![A-Za-z0-9¦])(?=[A-Fa-f]*[0-9])(?:[0-9a-f]{4,}|[0-9A-Fa-f]{6,})(?![A-Za-z0-9])",
+        r"(?<!¦)0x[0-9A-Fa-f]+|(?<![A-Za-z0-9¦])(?=[A-Fa-f]*[0-9])(?:[0-9a-f]{4,}|[0-9A-Fa-f]{6,})(?![A-Za-z0-9])",
+        _MASKED,
+    ),
+    (
+        (
+            r"(?<![A-Za-z0-9¦+/_-])(?=[A-Za-z+/_-]*[0-9]+[A-Za-z+/_-]*[A-Za-z][A-Za-z+/_-]*[0-9])"
+            r"[A-Za-z0-9+/_-]{20,}={0,2}(?![A-Za-z0-9+/_=-])"
+        ),
         _MASKED,
     ),
     (r"(?<![A-Za-z0-9¦])(?=[A-Za-z]*[0-9]+[A-Za-z]+[0-9])[A-Za-z0-9]{12,}(?![A-Za-z0-9])", _MASKED),
     (r"(?<![0-9¦])[0-9]+(?:[.,][0-9]+)*", _MASKED),
 )
-"""Quoted parts, URLs, mail addresses, paths, UUIDs, IPv6 and IPv4 addresses, status numbers (which stay), hexadecimal
-runs, other long ids, numbers. `failure_words` in schema.sql has the same, in this order."""
+"""Quoted parts, URLs, mail addresses, paths, UUIDs, hardware addresses, the end of a pod's name, IPv6 and IPv4
+addresses, status numbers (which stay), hexadecimal runs, other long ids, numbers. `failure_words` in schema.sql has
+the same, in this order."""
 _COMPILED: Final = tuple((re.compile(pattern), replacement) for pattern, replacement in _MASKS)
 
 

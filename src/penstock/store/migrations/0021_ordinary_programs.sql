@@ -76,22 +76,27 @@ CREATE TABLE code_signature (          -- what workflows as code take, as the pr
 
 -- The text of a failure without the parts that differ between failures of one cause: engine/instances/causes.py does the same.
 CREATE FUNCTION failure_words(reason text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE
-  AS $$ SELECT left(code || replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(substr(reason, length(code) + 1, 400),
-      '(?<![A-Za-z0-9])''[^'']*''|"[^"]*"|`[^`]*`|“[^”]*”|„[^“”]*[“”]|«[^»]*»|»[^«]*«|‘[^’]*’', '…', 'g'),
+  AS $$ SELECT left(code || replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(regexp_replace(substr(reason, length(code) + 1, 400),
+      '(?<![A-Za-z0-9])''''[^'']*''''|(?<![A-Za-z0-9])''[^'']*''|"[^"]*"|`[^`]*`|“[^”]*”|„[^“”]*[“”]|«[^»]*»|»[^«]*«|‘[^’]*’|‹[^›]*›|›[^‹]*‹|「[^」]*」|『[^』]*』', '…', 'g'),
       '[A-Za-z][A-Za-z0-9+.-]{1,15}://[^ \t\r\n"''<>]*', '…', 'g'),
       '[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9.-]{1,255}', '…', 'g'),
-      '(?<![A-Za-z0-9/.~…])[.~]{0,2}/[^ \t\r\n:;,"''()<>]+|(?<![A-Za-z0-9])[A-Za-z]:\\[^ \t\r\n:;,"''()<>]+|(?<![A-Za-z0-9\\])\\\\[^ \t\r\n:;,"''()<>]+', '…', 'g'),
+      '(?<![A-Za-z0-9/.~…])[.~]{0,2}/[^ \t\r\n:;,"''()<>]+|(?<![A-Za-z0-9])[A-Za-z]:\\[^ \t\r\n:;,"''()<>]+|(?<![A-Za-z0-9\\])\\\\[^ \t\r\n:;,"''()<>]+|(?<![A-Za-z0-9/.~…_-])[A-Za-z0-9_-][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_.-]+)+[.][A-Za-z][A-Za-z0-9]{0,4}(?![A-Za-z0-9])', '…', 'g'),
       '[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}', '…', 'g'),
+      '(?<![A-Za-z0-9-])[0-9A-Fa-f]{2}(?:-[0-9A-Fa-f]{2}){5}(?![A-Za-z0-9-])', '…', 'g'),
+      '(?<=[a-z0-9])-[b-df-hj-np-tv-xz2-9]{6,10}-[b-df-hj-np-tv-xz2-9]{5}(?![A-Za-z0-9])', '…', 'g'),
       '(?<![A-Za-z0-9:])[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*(?![A-Za-z0-9])', '…', 'g'),
       '[0-9]{1,3}(?:[.][0-9]{1,3}){3}(?::[0-9]{1,5})?', '…', 'g'),
-      '((?:HTTP(?:/[0-9.]{1,3})?|[Ss]tatus|[Ee]rrno|SQLSTATE|[Ss]ignal|[Ss]uccess|<Response|(?<![A-Za-z])rc|(?:[Ss]tatus|[Ee]rror|[Ee]xit|[Rr]esponse|[Rr]eturn)[ _-]?[Cc]ode)(?: |:|=|\[){1,2}|ORA-|[Ee]rror )([0-9]{1,5})(?![0-9A-Za-z])', '\1¦\2', 'g'),
-      '0x[0-9A-Fa-f]+|(?<![A-Za-z0-9¦])(?=[A-Fa-f]*[0-9])(?:[0-9a-f]{4,}|[0-9A-Fa-f]{6,})(?![A-Za-z0-9])', '…', 'g'),
+      '((?:HTTP(?:/[0-9.]{1,3})?|http|[Ss]tatus|[Ee]rrno|SQLSTATE|sqlstate|[Ss]ignal|[Ss]uccess|<Response|(?<![A-Za-z])rc|TLS alert|[Ee]xited with|(?:[Ss]tatus|[Ee]rror|[Ee]xit|[Rr]esponse|[Rr]eturn)[ _-]?[Cc]ode)(?: |:|=|\[){1,3}|ORA-|PLS-|TNS-|AADSTS|HTTP/|[Ee]rror |(?<![A-Za-z])[Cc]ode ?= ?)([0-9]{1,6})(?![0-9A-Za-z])', '\1¦\2', 'g'),
+      '((?:[Rr]eturned|[Rr]esponse|[Gg]ot|[Ee]rror):? |[(])([45][0-9]{2})(?![0-9A-Za-z.,])', '\1¦\2', 'g'),
+      '(HRESULT:? )(0x)([0-9A-Fa-f]{8})(?![0-9A-Za-z])', '\1¦\2¦\3', 'g'),
+      '(?<!¦)0x[0-9A-Fa-f]+|(?<![A-Za-z0-9¦])(?=[A-Fa-f]*[0-9])(?:[0-9a-f]{4,}|[0-9A-Fa-f]{6,})(?![A-Za-z0-9])', '…', 'g'),
+      '(?<![A-Za-z0-9¦+/_-])(?=[A-Za-z+/_-]*[0-9]+[A-Za-z+/_-]*[A-Za-z][A-Za-z+/_-]*[0-9])[A-Za-z0-9+/_-]{20,}={0,2}(?![A-Za-z0-9+/_=-])', '…', 'g'),
       '(?<![A-Za-z0-9¦])(?=[A-Za-z]*[0-9]+[A-Za-z]+[0-9])[A-Za-z0-9]{12,}(?![A-Za-z0-9])', '…', 'g'),
       '(?<![0-9¦])[0-9]+(?:[.,][0-9]+)*', '…', 'g'), '¦', ''), 200)
     FROM (SELECT coalesce(substring(reason FROM '^[A-Za-z0-9_.-]{1,100} · '), '') AS code OFFSET 0) c $$;
 -- A hash of those words. Its last 16 bits tell by which rules the words were found: `fill_causes` replaces others.
 CREATE OR REPLACE FUNCTION failure_cause(reason text) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE
-  AS $$ SELECT (hashtextextended(failure_words(reason), 0) & -65536) | 21 $$;
+  AS $$ SELECT (hashtextextended(failure_words(reason), 0) & -65536) | 22 $$;
 
 CREATE TABLE acknowledged (            -- rows of "Needs attention" that somebody has acknowledged
   key         text PRIMARY KEY,        -- of the row: its kind and what it is about
