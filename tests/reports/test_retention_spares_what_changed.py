@@ -12,8 +12,6 @@ import msgspec
 import pytest
 import trio
 
-from penstock.engine.repair.migrations import MigrationRequest
-from penstock.engine.repair.repair import VariablesEdit
 from penstock.errors import NotFound
 from penstock.runtime import archive
 from penstock.runtime.retention import Retention
@@ -21,6 +19,7 @@ from penstock.store.db.connection import TrioConnection
 from penstock.store.rows import retention as store
 from penstock.testing.definitions import linear
 from penstock.testing.invariants import assert_invariants
+from penstock.wire.edits import MigrationRequest, VariablesEdit
 from tests.engine.driver import number
 from tests.runtime.conftest import StartLocal, start_local
 from tests.runtime.local_engine import LocalEngine

@@ -11,7 +11,6 @@ import psycopg
 import pytest
 import trio
 
-from penstock.engine.repair.repair import VariablesEdit
 from penstock.engine.requests.ids import EPOCH_MS, IdSource, show_instance
 from penstock.errors import NotFound
 from penstock.runtime.retention import Retention
@@ -19,6 +18,7 @@ from penstock.store.db.connection import TrioConnection
 from penstock.store.rows import retention as store
 from penstock.testing.definitions import definition, end, linear
 from penstock.testing.invariants import assert_invariants
+from penstock.wire.edits import VariablesEdit
 from tests.engine.driver import selected
 from tests.runtime.conftest import StartEngine, StartLocal
 from tests.runtime.local_engine import LocalEngine
@@ -91,6 +91,36 @@ async def test_ranges_follow_each_other_whatever_length_or_time_changes(
     now = engine.clock.now()
     assert any(since <= now < until for since, until in ranges)
     assert ranges[-1][0] <= now + dt.timedelta(days=60) < ranges[-1][1]
+
+
+async def test_engines_that_start_at_once_leave_no_range_out(database_dsn: str) -> None:
+    made: list[str] = []
+
+    async def prepare() -> None:
+        async with await TrioConnection.connect(database_dsn) as own:
+            prepared = await store.prepare(own, WEEK)
+        assert prepared.refused == []
+        made.extend(prepared.made)
+
+    for _ in range(10):
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(prepare)
+        with psycopg.connect(database_dsn) as eyes:
+            dropped = eyes.execute("SELECT name, drop_log_partition(name) FROM log_partition ORDER BY name").fetchall()
+        assert [name for name, _ in dropped] == sorted(made)
+        assert len(made) == 9
+        made.clear()
+
+
+async def test_no_range_is_made_before_one_that_had_to_wait(database_dsn: str, connection: TrioConnection) -> None:
+    """It would never be made: what follows begins where the last one ends."""
+    with psycopg.connect(database_dsn) as reader:
+        reader.execute("LOCK TABLE history IN ROW EXCLUSIVE MODE")
+        prepared = await store.prepare(connection, WEEK)
+    assert [reason.split(" from ")[0] for reason in prepared.refused] == ["history"]
+    assert [name.split("_")[0] for name in prepared.made] == ["audit"] * 3 + ["journal"] * 3
+    assert [name.split("_")[0] for name in (await store.prepare(connection, WEEK)).made] == ["history"] * 3
 
 
 async def test_rows_older_than_their_partition_stay_in_the_default_one(

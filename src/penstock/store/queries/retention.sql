@@ -8,6 +8,10 @@ SET LOCAL lock_timeout = '500ms'
 -- Whether it is this transaction's turn; another engine has it otherwise. 1885697139 is 'pens'.
 SELECT pg_try_advisory_xact_lock(coalesce(nullif(current_setting('penstock.lock_class', true), '')::int, 1885697139), -2)
 
+-- name: wait_for_retention_turn
+-- Until it is, for as long as a lock may take. Engines that start at once wait for each other's partitions.
+SELECT pg_advisory_xact_lock(coalesce(nullif(current_setting('penstock.lock_class', true), '')::int, 1885697139), -2)
+
 -- name: partitions_wanted
 -- The ranges that are missing so that $1 days each cover now and the two ranges after it, for each parent. They begin
 -- where the last one ends, so that the number of days may change; without one, at a multiple of it. Last whether rows may come

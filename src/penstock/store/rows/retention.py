@@ -106,20 +106,23 @@ async def prepare(connection: TrioConnection, partition_days: float) -> Prepared
     """
     made: list[str] = []
     refused: list[str] = []
+    late: set[str] = set()
     for parent, since, until, is_near in cast(Any, await connection.fetch(SQL["partitions_wanted"], (partition_days,))):
+        if parent in late:
+            continue
         try:
-            made += await _add(connection, parent, since, until, is_near=is_near)
+            made.append(await _add(connection, parent, since, until, is_near=is_near))
         except errors.UniqueViolation:  # another engine, since it was asked what is wanted
             continue
         except (errors.InsufficientPrivilege, errors.CheckViolation, errors.LockNotAvailable) as error:
+            if isinstance(error, errors.LockNotAvailable):
+                late.add(parent)
             refused.append(f"{parent} from {since:%Y-%m-%d}: {str(error).splitlines()[0]}")
     return Prepared(made, refused)
 
 
-async def _add(
-    connection: TrioConnection, parent: str, since: datetime, until: datetime, *, is_near: bool
-) -> list[str]:
-    """Make one partition; nothing where it is another engine's turn.
+async def _add(connection: TrioConnection, parent: str, since: datetime, until: datetime, *, is_near: bool) -> str:
+    """Make one partition, after others that another engine makes.
 
     ``is_near``: writers have to be waited for, and to wait. One that writes to the default partition, and comes to it
     while this is made, is refused by PostgreSQL: the row is of another partition then. It is seldom: in a new database,
@@ -127,11 +130,10 @@ async def _add(
     """
     async with connection.transaction():
         await connection.fetch(SQL["short_locks"])
-        if not await _my_turn(connection):
-            return []
+        await connection.fetch(SQL["wait_for_retention_turn"])
         if is_near:
             await connection.fetch(SQL[_HOLD[parent]])
-        return [cast(str, (await connection.fetch(SQL["add_partition"], (parent, since, until)))[0][0])]
+        return cast(str, (await connection.fetch(SQL["add_partition"], (parent, since, until)))[0][0])
 
 
 async def over(connection: TrioConnection, parent: str, days: float) -> list[Partition]:
