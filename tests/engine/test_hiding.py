@@ -9,10 +9,10 @@ import httpx
 import msgspec
 import pytest
 
-from penstock.engine.definitions.drafts import ExpressionCheck
 from penstock.engine.requests.hiding import Hiding
 from penstock.rest.app import make_app
 from penstock.testing.definitions import definition, end
+from penstock.wire.drafts import ExpressionCheck
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver
 from tests.engine.runs import begin, continue_as_new

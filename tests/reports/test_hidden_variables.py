@@ -6,22 +6,24 @@ import json
 from typing import Any, cast
 
 import httpx
+import msgspec
 import pytest
 
+from penstock.engine.queues.journal_items import NewRecord, RecordKind
 from penstock.engine.requests.hiding import Hiding
+from penstock.engine.runs.code import CodeWorkflow
+from penstock.engine.schedules.declared import InCode
 from penstock.rest.app import make_app
 from penstock.rest.hiding import Hider, fields_of
 from penstock.rest.operations import KINDS_BY_NAME, OPERATIONS
-from penstock.rpc.batch_service import Batches
-from penstock.rpc.flow_service import Flow
-from penstock.rpc.repair_service import Repair
+from penstock.rpc.rows import Rows
 from penstock.rpc.runs_service import RunService
-from penstock.rpc.schedule_service import Schedules
 from penstock.rpc.service import WorkflowEngine
 from penstock.rpc.worker_service import WorkerService
 from penstock.testing.definitions import definition, end
 from penstock.wire.model import StartRequest
 from penstock.wire.schedule import ScheduleSpec
+from penstock.wire.shown import with_value
 from tests.engine.conftest import MakeDriver, make_driver
 from tests.engine.driver import Driver
 from tests.engine.runs import append, begin, continue_as_new
@@ -39,6 +41,8 @@ SHAPE = definition(
 )
 NO_KINDS = {"Definition", "ItemOutcome", "BeatOutcome"}
 """Schemas without a class: what was uploaded, and what became of jobs."""
+HOLDS_NONE = {"getState", "getTree", "listJobs", "listSqlRequests", "listDeclarations", "applyDeclaration"}
+"""Routes whose answers have free JSON, but here no variables. `getTree` has none of an instance of a definition."""
 HIDER = Hider(Hiding(["password"]), KINDS_BY_NAME)
 CARRYING = {row.id: row for row in OPERATIONS if HIDER.shape_of(row) is not None}
 
@@ -56,8 +60,11 @@ class Asked:
         self._client = httpx.AsyncClient(transport=transport, base_url="http://localhost")
         self.routes: set[str] = set()
 
-    async def ask(self, route: str, body: object = None, /, *, query: str = "", **parts: str) -> Any:
-        """What a program is answered; asked once where asking changes something, and that as the console."""
+    async def ask(
+        self, route: str, body: object = None, /, *, query: str = "", shows: bool = False, **parts: str
+    ) -> Any:
+        """What a program is answered; asked once where asking changes something, and that as the console. ``shows``: it
+        has the secret, though others of the route do not."""
         row = CARRYING[route]
         path = row.path.format(**parts) + query
         answers = []
@@ -68,9 +75,9 @@ class Asked:
         shown = answers if row.for_people or row.method != "GET" else answers[1:]
         for text in shown:
             assert SECRET not in text, f"{route} shows what is hidden: {text}"
-            assert '"password":"***"' in text or route in ("getState", "getTree", "listJobs"), (route, text)
+            assert '"password":"***"' in text or (route in HOLDS_NONE and not shows), (route, text)
         if row.method == "GET" and not row.for_people:
-            assert SECRET in answers[0] or route in ("getState", "getTree", "listJobs"), f"{route}: a program gets all"
+            assert SECRET in answers[0] or (route in HOLDS_NONE and not shows), f"{route}: a program gets all"
         self.routes.add(route)
         return json.loads(answers[0])
 
@@ -132,8 +139,89 @@ async def test_no_answer_to_the_console_holds_what_is_hidden(make_driver: MakeDr
     assert await append(driver, run.run_lease, a_step("/0", json.dumps(GIVEN)))
     assert await continue_as_new(driver, run.run_lease, json.dumps(NESTED), mail=0)
     await ask("getJournal", id=run.instance_id)
+    await ask_runs(driver, asked)
+    await ask_requests(driver, asked)
+    await ask_declarations(driver, asked)
     await asked.close()
     assert asked.routes == CARRYING.keys(), "a new route whose answers carry variables is asked here, too"
+
+
+async def ask_runs(driver: Driver, asked: Asked) -> None:
+    """A run shows the secret with and without a key, and gives it as the answer of an update."""
+    ask = asked.ask
+    run = await begin(driver, arguments=GIVEN)
+    view = with_value(with_value(None, json.dumps(GIVEN), None), json.dumps(GIVEN), "card")
+    view = with_value(view, json.dumps(SECRET), "password")
+    await driver.engine.journal.extend(run.run_lease, view=view.encode())
+    await ask("getRunView", id=run.instance_id)
+    await ask("getRunView", id=run.instance_id, query="?key=card")
+    await ask("getTree", id=run.instance_id, shows=True)
+    answer = json.dumps({"value": GIVEN})
+    for arguments in ([GIVEN], GIVEN):  # both are in the journal, by position and by name
+        id = f"call with a {type(arguments).__name__}"
+        call = {"name": "pay", "id": id, "arguments": arguments}
+        await asked.post(f"/v1/instances/{run.instance_id}/updates", call)
+        record = NewRecord(RecordKind.ANSWERED, id, name="pay", payload=answer)
+        mail = (await driver.engine.journal.read(run.run_lease.instance, 0)).mail
+        assert mail is not None
+        assert await append(driver, run.run_lease, record, after=0, mail=mail)
+        await ask("askRun", call, id=run.instance_id)
+        await ask("getRunUpdate", id=run.instance_id, updateId=id)
+    await ask("getJournal", id=run.instance_id)
+    shown = {**NESTED, "view": view}
+    assert await continue_as_new(driver, run.run_lease, json.dumps(shown), mail=2)
+    await ask("getJournal", id=run.instance_id)
+    await ask("forkRun", {"path": "end", "forkId": "again"}, id=run.instance_id)
+
+
+async def ask_requests(driver: Driver, asked: Asked) -> None:
+    """A list of requests has no variables at all."""
+    given = json.dumps(GIVEN)
+    [(instance,)] = driver.rows(f"SELECT penstock_start('hidden', '{given}')")
+    driver.rows(f"SELECT penstock_signal('{instance}', 'later', '{given}')")
+    found = await asked.ask("listSqlRequests", query="?state=WAITING")
+    assert [each["operation"] for each in found["items"]] == ["start", "signal"]
+
+
+async def ask_declarations(driver: Driver, asked: Asked) -> None:
+    """A schedule in code has no variables: what is declared is without them."""
+    workflow = CodeWorkflow("report")
+    await driver.engine.code.register(workflow, anew=True)
+    spec = ScheduleSpec(cron=["0 2 * * *"], variables=json.dumps(GIVEN).encode())
+    await driver.engine.declarations.register(workflow, InCode(msgspec.json.encode(spec), "", b""))
+    [declared] = (await asked.ask("listDeclarations"))["items"]
+    assert declared["body"]["cron"] == ["0 2 * * *"]
+    await asked.ask("applyDeclaration", kind="schedule", id=declared["id"])
+
+
+async def test_the_console_asks_for_no_hidden_value_by_its_name(make_driver: MakeDriver) -> None:
+    driver = make_driver(console_hide_variables=("pass*",))
+    run = await begin(driver)
+    await driver.engine.journal.extend(run.run_lease, view=with_value(None, json.dumps(SECRET), "password").encode())
+    transport = httpx.ASGITransport(cast(Any, make_app(driver.engine)))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        path = f"/v1/instances/{run.instance_id}/view"
+        for query in ("?key=password", "?waitSeconds=0&key=pass%77ord"):
+            found = await client.get(path + query, headers=CONSOLE[0])
+            assert (found.status_code, found.json()["reason"]) == (400, "key: 'password' is hidden from the console")
+            assert (await client.get(path + query)).json()["value"] == SECRET
+        assert (await client.get(path + "?key=other", headers=CONSOLE[0])).json() == {"shown": False, "ended": False}
+
+
+@pytest.mark.parametrize(
+    ("payload", "masked"),
+    [
+        ([[GIVEN]], [[{"password": "***", "amount": 5}]]),
+        ({"a": {"b": {"c": GIVEN}}}, {"a": {"b": {"c": {"password": "***", "amount": 5}}}}),
+        ({"view": json.dumps({"password": 1})}, {"view": '{"password":"***"}'}),
+        ('{"password": is no JSON', '{"password": is no JSON'),
+        ([1.5, "x", None], [1.5, "x", None]),
+    ],
+)
+def test_records_are_masked_within(payload: object, masked: object) -> None:
+    row = CARRYING["getJournal"]
+    answer = json.dumps({"items": [{"pos": "1", "payload": payload}]}).encode()
+    assert json.loads(HIDER.mask(answer, HIDER.shape_of(row))) == {"items": [{"pos": "1", "payload": masked}]}
 
 
 def test_the_classes_of_all_answers_are_known() -> None:
@@ -194,13 +282,14 @@ READING_ONE = {
     "WorkflowEngine/GetInstance", "WorkflowEngine/CancelInstance", "WorkflowEngine/PollJobs", "Worker/Work",
     "Repair/EditVariables", "Repair/RetryInstance", "Repair/SkipStep", "Repair/SetPriority", "Repair/MoveToken",
     "Repair/MigrateInstance", "Repair/GetInstance", "Repair/GetTree", "Runs/Result", "Runs/Tree", "Runs/List",
+    "Updates/AskRun", "Updates/GetRunUpdate", "Updates/GetRunView",
 }  # fmt: skip
 """They show one instance to a program: the console, and who is signed in at it, call REST only. Calls of updates and
 views show what the workflow function gave. Only definitions name variables as secret, and a run is of none."""
 LEAVING_OUT = {
     "WorkflowEngine/StartInstance", "WorkflowEngine/ListInstances", "Worker/StartInstances", "Schedules/PutSchedule",
     "Schedules/GetSchedule", "Schedules/ListSchedules", "Schedules/PauseSchedule", "Schedules/ResumeSchedule",
-    "Schedules/BackfillSchedule", "Batches/ListBatchResults",
+    "Schedules/BackfillSchedule", "Batches/ListBatchResults", "Runs/Fork",
 }  # fmt: skip
 """By the operations that REST calls, too. A fork is a start."""
 
@@ -209,7 +298,7 @@ async def test_each_rpc_whose_answer_carries_variables_is_known(
     make_driver: MakeDriver,
 ) -> None:
     engine = make_driver().engine
-    services = [kind(engine) for kind in (WorkflowEngine, WorkerService, Schedules, Batches, Flow, Repair, RunService)]
+    services = [kind(engine) for kind in (WorkflowEngine, WorkerService, Rows, RunService)]
     methods = [method for each in services for method in each.__mapping__().items()]
     carrying = {path.rpartition(".")[2] for path, handler in methods if fields_of(cast(Any, handler)[3])}
     assert carrying == READING_ONE | LEAVING_OUT

@@ -10,12 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from operator import is_not
 from typing import Any, Final, NamedTuple, cast
+from urllib.parse import parse_qsl
 
 import msgspec
 import trio
 from msgspec import inspect
 
 from penstock.engine.requests.hiding import Hiding
+from penstock.errors import BadRequest
 from penstock.loop.offload import run_sized
 from penstock.loop.taskless import need_task
 from penstock.rest.exchange import Reply, Scope
@@ -25,6 +27,7 @@ from penstock.rest.sessions import has_session
 Headers = Sequence[tuple[bytes, bytes]]
 MASK: Final = "penstock.mask"
 """Key in the scope of a call in whose answer something may have to be masked: the `Mask`."""
+NAME_SHOWN_MAX: Final = 256
 _CONSOLE: Final = CONSOLE_HEADER.lower().encode()
 NO_VARIABLES: Final[Mapping[str, frozenset[str]]] = {
     "BulkView": frozenset({"filter"}),
@@ -47,7 +50,7 @@ _encode = msgspec.json.Encoder().encode
 class Free(NamedTuple):
     """The shape of free JSON; ``levels``: see `NESTED`."""
 
-    nested: bool = False
+    levels: int = 0
 
 
 class Items(NamedTuple):
@@ -103,9 +106,15 @@ class Hider:
         return self._shapes[operation.id]
 
     def begin(self, operation: RestOperation, scope: Scope) -> None:
-        """Note in the scope of a call that something may have to be masked in its answer."""
-        if self.applies(operation, scope["headers"]):
-            scope[MASK] = self.mask
+        """Note in the scope of a call that something may have to be masked in its answer. Raises BadRequest for a
+        name of what is hidden."""
+        if not self.applies(operation, scope["headers"]):
+            return
+        scope[MASK] = self.mask
+        if (parameter := NAMING.get(operation.id)) is not None:
+            for name, value in parse_qsl(scope["query_string"].decode("latin-1")):
+                if name == parameter and self._hiding.hides(value):
+                    raise BadRequest(f"{parameter}: '{value[:NAME_SHOWN_MAX]}' is hidden from the console")
 
     def applies(self, operation: RestOperation, headers: Headers) -> bool:
         """Return whether something may have to be masked in the answer to a call."""
@@ -131,7 +140,7 @@ class Hider:
         """JSON with a mask in place of each hidden value. The same bytes where nothing is hidden."""
         if isinstance(shape, Free):
             data = self._hiding.mask(data)
-            return self._mask_fields(data, None) if shape.nested else data
+            return self._mask_within(data, Free(shape.levels - 1)) if shape.levels else data
         if isinstance(shape, Either):
             for one in shape.shapes:
                 data = self.mask(data, one)
@@ -142,6 +151,19 @@ class Hider:
             return data
         return self._mask_fields(data, shape if isinstance(shape, Mapping) else fields_of(shape))
 
+    def _mask_within(self, data: bytes, inner: Free) -> bytes:
+        """As `mask`, of what stands in free JSON: the fields of an object, the items of a list, text that is JSON."""
+        if data[:1] == b"{":
+            return self._mask_fields(data, inner)
+        if not data.startswith(b'"{'):
+            return self._mask_items(data, inner)
+        text = msgspec.json.decode(data, type=str).encode()
+        try:
+            masked = self.mask(text, inner)
+        except msgspec.DecodeError:  # it only begins so
+            return data
+        return data if masked == text else _encode(masked.decode())
+
     def _mask_items(self, data: bytes, shape: Shape) -> bytes:
         if data[:1] != b"[":
             return data
@@ -149,13 +171,13 @@ class Hider:
         after = [self.mask(one, shape) for one in before]
         return b"[%b]" % b",".join(after) if any(map(is_not, before, after)) else data
 
-    def _mask_fields(self, data: bytes, shapes: Mapping[str, Shape] | None) -> bytes:
-        """``shapes``: None for all fields of free JSON."""
+    def _mask_fields(self, data: bytes, shapes: Mapping[str, Shape] | Free) -> bytes:
+        """``shapes``: by field, or that of all fields of free JSON."""
         if data[:1] != b"{":
             return data
         found = _read_object(data)
         after = {
-            name: self.mask(bytes(value), Free() if shapes is None else shapes.get(name))
+            name: self.mask(bytes(value), shapes if isinstance(shapes, Free) else shapes.get(name))
             for name, value in found.items()
         }
         if all(after[name] == bytes(value) for name, value in found.items()):
@@ -196,7 +218,7 @@ def _shape_of_type(found: inspect.Type, place: tuple[str, str]) -> Shape:
         return _shape_of_kind(found.cls)
     if isinstance(found, inspect.DictType):
         found = found.value_type
-    return Free(place in NESTED) if isinstance(found, inspect.AnyType | inspect.RawType) else None
+    return Free(NESTED.get(place, 0)) if isinstance(found, inspect.AnyType | inspect.RawType) else None
 
 
 def _shape_of_kind(kind: Kind) -> Shape:
