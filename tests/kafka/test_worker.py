@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from penstock.wire.model import Job
-from penstock.worker import JobContext, Worker
+from penstock.worker import JobContext, Worker, WorkerObserver
 from penstock.worker import kafka as kafka_module
 from penstock.worker.kafka import KafkaWork
 from tests.kafka.dispatches import record
@@ -90,11 +90,19 @@ async def test_it_runs_under_asyncio_too(broker, engine, job_type):
     assert await committed(broker.bootstrap, job_type) == {0: 1}
 
 
-async def test_an_unfinished_job_holds_its_partition_and_heartbeats(broker, engine, job_type):
+async def test_an_unfinished_job_holds_its_partition_and_heartbeats(broker, engine, job_type, monkeypatch):
+    monkeypatch.setattr(kafka_module, "LAG_EVERY_S", 0.05)
     await make_topic(broker.bootstrap, job_type)
     await send(broker.bootstrap, *[record(n, job_type) for n in range(1, 6)])
     release = trio.Event()
-    worker = worker_of(engine, broker.bootstrap, lease_s=5)
+    lags: list[int] = []
+
+    class Observer(WorkerObserver):
+        def on_lag(self, job_type: str, records: int, seconds: float) -> None:
+            assert (records > 0) == (seconds > 0)
+            lags.append(records)
+
+    worker = worker_of(engine, broker.bootstrap, lease_s=5, observer=Observer())
 
     @worker.handler(job_type)
     async def handle(job: Job) -> None:
@@ -105,8 +113,10 @@ async def test_an_unfinished_job_holds_its_partition_and_heartbeats(broker, engi
         await until(lambda: len(engine.completed) == 4)
         await until_committed(broker.bootstrap, job_type, {0: 2})
         await until(lambda: engine.beats["j3"] >= 1)
+        await until(lambda: lags[-1:] == [3])
         release.set()
         await until_committed(broker.bootstrap, job_type, {0: 5})
+        await until(lambda: lags[-1:] == [0])
 
 
 async def test_a_repeated_record_is_one_job(broker, engine, job_type):

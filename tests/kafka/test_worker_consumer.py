@@ -30,6 +30,11 @@ class NotAllowed:
 
     def subscribe(self, topics: Collection[str], *, listener: object) -> None: ...
 
+    def assignment(self) -> Collection[Any]:
+        return ()
+
+    def highwater(self, partition: Any) -> int | None: ...
+
 
 def test_a_failing_consumer_is_made_again_with_growing_pauses(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

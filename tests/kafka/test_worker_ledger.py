@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.worker import kafka_ledger
-from penstock.worker.kafka_ledger import DEDUPLICATION_S, Ledger
+from penstock.worker.kafka_ledger import DEDUPLICATION_S, Lag, Ledger
 from tests.kafka.dispatches import dispatch, ref
 
 
@@ -30,6 +30,21 @@ def test_offsets_are_committed_up_to_the_first_unsettled_record():
     ledger.committed({0: 31})
     assert ledger.to_commit() == {}
     assert ledger.uncommitted == 1
+
+
+def test_the_lag_is_what_is_not_settled_and_the_age_of_the_oldest_read():
+    ledger = Ledger()
+    assert ledger.lag({0: 7, 1: None}, now=100.0) == Lag(0, 0.0)
+    for n in (1, 2):
+        ledger.add(0, n, dispatch(n), now=0, written_at=90.0 + n)
+    assert ledger.lag({0: 6, 1: 9}, now=100.0) == Lag(2 + 3, 9.0)
+    ledger.take(2)
+    ledger.settle(ref(1), now=0)
+    assert ledger.lag({0: 6}, now=100.0) == Lag(1 + 3, 8.0)
+    ledger.settle(ref(2), now=0)
+    assert ledger.lag({0: 6}, now=100.0) == Lag(3, 0.0)
+    ledger.revoke([0])
+    assert ledger.lag({}, now=100.0) == Lag(0, 0.0)
 
 
 def test_an_overtaken_commit_leaves_the_later_offset_to_commit():

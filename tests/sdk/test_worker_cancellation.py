@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import anyio.lowlevel
 import trio
 
@@ -16,8 +18,8 @@ class Recording(ScriptedTransport):
         super().__init__()
         self.given: list[Job] = []
 
-    async def receive(self, job_types: object, max_jobs: int) -> list[Job]:
-        jobs = await super().receive(["good", "bad", "slow"], max_jobs)
+    async def receive(self, job_types: Sequence[str], max_jobs: int) -> list[Job]:
+        jobs = await super().receive(job_types, max_jobs)
         self.given += jobs
         return jobs
 

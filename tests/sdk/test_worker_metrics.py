@@ -5,10 +5,19 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry
 
 from penstock.client import ConnectionFailed
-from penstock.worker import NonRetryable, Worker
+from penstock.worker import NonRetryable, Worker, WorkerObserver
 from penstock.worker.metrics import WorkerMetrics
 from tests.sdk.loops import Run
 from tests.sdk.scripted_transport import ScriptedTransport, job
+
+
+def test_the_lag_behind_kafka_is_shown() -> None:
+    registry = CollectorRegistry()
+    observer: WorkerObserver = WorkerMetrics(registry)
+    for records, seconds in ((7, 3.5), (2, 0.5)):
+        observer.on_lag("good", records, seconds)
+    assert registry.get_sample_value("penstock_worker_kafka_lag_records", {"job_type": "good"}) == 2
+    assert registry.get_sample_value("penstock_worker_kafka_lag_seconds", {"job_type": "good"}) == 0.5
 
 
 def test_ends_of_handlers_results_and_the_engine_are_counted(run: Run) -> None:

@@ -60,7 +60,7 @@ async def run_handler(
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt) and handler.is_async:
                 held.interrupt = error  # Ctrl-C, where nobody handles signals: it ends the worker, and the job counts
-            failure = _judge(held, context, error)
+            failure = _failure_or_cancelled(held, context, error)
     held.running = False
     if held.scope.cancel_called and held.stop_reason is None:
         held.stop_reason = StopReason.DEADLINE
@@ -73,7 +73,7 @@ async def run_handler(
     return None if held.stop_reason is StopReason.STOPPING else failure
 
 
-def _judge(held: LeasedJob, context: JobContext, error: BaseException) -> Failure | Park | None:
+def _failure_or_cancelled(held: LeasedJob, context: JobContext, error: BaseException) -> Failure | Park | None:
     """As `_failure`, of what may be a cancellation: that of the handler's scope, or of the worker, is raised again."""
     cancelled = anyio.get_cancelled_exc_class()
     ours, rest = (error, None) if isinstance(error, cancelled) else (None, error)

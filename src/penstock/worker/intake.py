@@ -22,6 +22,7 @@ class IntakeEvents(NamedTuple):
     lost: Callable[[JobRef, StopReason], None]
     renew: Callable[[], None]
     reachable: Callable[[bool], None]
+    lag: Callable[[str, int, float], None]
 
 
 class Subscription:
@@ -130,6 +131,10 @@ class JobIntake:
     def set_reachable(self, reachable: bool) -> None:
         """Record whether the engine gives jobs now, for metrics."""
         self._calls.reachable(reachable)
+
+    def observe_lag(self, job_type: str, records: int, seconds: float) -> None:
+        """Record how far this worker is behind a topic, for metrics."""
+        self._calls.lag(job_type, records, seconds)
 
     def refuse(self, error: ClientError) -> None:
         """Drain, because the engine gives this worker no jobs at all. ``Worker.run`` raises the error."""

@@ -28,10 +28,12 @@ from penstock.wire.model import Job, JobOutcome, JobRef
 from penstock.worker.held import LOGGER
 from penstock.worker.intake import JobIntake
 from penstock.worker.kafka_consumer import LAST_COMMIT_TIMEOUT_S, STOP_TIMEOUT_S, Consumer, JobConsumer
+from penstock.worker.kafka_ledger import Lag
 from penstock.worker.kafka_loop import AsyncioThread
 from penstock.worker.transport import EngineReports, PullTransport, WorkerIdentity
 
 TAKE_WAIT_S: Final = 20.0
+LAG_EVERY_S: Final = 5.0
 STOP_CONSUMERS_TIMEOUT_S: Final = LAST_COMMIT_TIMEOUT_S + STOP_TIMEOUT_S + 2.0
 SESSION_TIMEOUT_MS: Final = 10_000
 HEARTBEAT_INTERVAL_MS: Final = 1_000
@@ -151,11 +153,18 @@ class KafkaWork(EngineReports, PullTransport):
             try:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(self._thread.call, self._watch)
+                    tasks.start_soon(self._observe_lags, intake)
                     await super().run(intake)
                     await anyio.sleep_forever()
             finally:
                 with anyio.move_on_after(STOP_CONSUMERS_TIMEOUT_S, shield=True):
                     await self._thread.call(self._stop)
+
+    async def _observe_lags(self, intake: JobIntake) -> None:
+        while True:
+            for job_type, lag in (await self._thread.call(self._lags)).items():
+                intake.observe_lag(job_type, lag.records, lag.seconds)
+            await anyio.sleep(LAG_EVERY_S)
 
     async def _is_refused(self, intake: JobIntake) -> bool:
         """Return whether the engine takes no reports of this worker: it would do its jobs for nothing."""
@@ -199,6 +208,9 @@ class KafkaWork(EngineReports, PullTransport):
         self._some = asyncio.Event()
         self._consumers = {job_type: JobConsumer(job_type, self._make, self._ring) for job_type in job_types}
         self._running = {asyncio.create_task(consumer.run()) for consumer in self._consumers.values()}
+
+    async def _lags(self) -> dict[str, Lag]:
+        return {job_type: consumer.lag() for job_type, consumer in self._consumers.items()}
 
     async def _watch(self) -> None:
         """Consumers go on through outages; what ends one is a mistake, such as an option that does not exist."""

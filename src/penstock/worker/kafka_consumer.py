@@ -20,7 +20,7 @@ from penstock.loop.scope import LoopScope
 from penstock.wire.model import Job, JobRef
 from penstock.worker.held import LOGGER
 from penstock.worker.kafka_event import Poison, dispatch_of
-from penstock.worker.kafka_ledger import Ledger
+from penstock.worker.kafka_ledger import Lag, Ledger
 
 TOPIC_PREFIX: Final = "workflow.jobs."
 GROUP_PREFIX: Final = "workflow.workers."
@@ -55,6 +55,10 @@ class Consumer(Protocol):
     async def commit(self, offsets: Mapping[Any, int]) -> None: ...
 
     def subscribe(self, topics: Collection[str], *, listener: object) -> None: ...
+
+    def assignment(self) -> Collection[Any]: ...
+
+    def highwater(self, partition: Any) -> int | None: ...
 
 
 class JobConsumer:
@@ -96,6 +100,13 @@ class JobConsumer:
         self.ledger.settle(ref, time.monotonic())
         self._ring()
         self._on_jobs()  # the next job of the same instance may go out
+
+    def lag(self) -> Lag:
+        """Return how far this worker is behind its partitions of the topic."""
+        consumer, ends = self._consumer, dict[int, int | None]()
+        if consumer is not None:
+            ends = {each.partition: consumer.highwater(each) for each in consumer.assignment()}
+        return self.ledger.lag(ends, time.time())
 
     # -- the life of the consumer
 
@@ -184,7 +195,7 @@ class JobConsumer:
                     record.offset,
                     str(error)[:MAX_POISON_REASON_CHARS],
                 )
-            self.ledger.add(record.partition, record.offset, dispatch, now)
+            self.ledger.add(record.partition, record.offset, dispatch, now, record.timestamp / 1_000)
         self._ring()
 
     # -- committing

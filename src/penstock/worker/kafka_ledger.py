@@ -12,8 +12,8 @@ Knows no clock (``now`` comes in, in seconds) and no Kafka client.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Collection, Iterable
-from typing import Final
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final, NamedTuple
 
 from penstock.wire.model import Job, JobRef
 from penstock.worker.kafka_event import Dispatch
@@ -23,14 +23,24 @@ MAX_REMEMBERED: Final = 100_000
 """Dedup ids of settled jobs that are kept, at most: about 20 MB."""
 
 
+class Lag(NamedTuple):
+    """How far a consumer is behind its topic."""
+
+    records: int
+    """Records of its partitions that are not settled, the unread ones included."""
+    seconds: float
+    """Age of the oldest record that it has read and not settled; 0: there is none."""
+
+
 class _Place:
     """Where one record stands."""
 
-    __slots__ = ("offset", "partition", "settled")
+    __slots__ = ("offset", "partition", "settled", "written_at")
 
-    def __init__(self, partition: int, offset: int, *, settled: bool) -> None:
+    def __init__(self, partition: int, offset: int, written_at: float, *, settled: bool) -> None:
         self.partition = partition
         self.offset = offset
+        self.written_at = written_at
         self.settled = settled
 
 
@@ -59,6 +69,7 @@ class Ledger:
         self._places: dict[int, deque[_Place]] = {}
         self._settled_at: OrderedDict[str, float] = OrderedDict()
         self._to_commit: dict[int, int] = {}
+        self._read_to: dict[int, int] = {}
         self.waiting = 0
         """Jobs that are not handed out yet."""
         self.uncommitted = 0
@@ -73,10 +84,12 @@ class Ledger:
 
     # -- records come
 
-    def add(self, partition: int, offset: int, dispatch: Dispatch | None, now: float) -> None:
-        """A record was read; None is one that no job can be made of. Offsets of a partition come in their order."""
+    def add(self, partition: int, offset: int, dispatch: Dispatch | None, now: float, written_at: float = 0.0) -> None:
+        """Add a record that was read; None is one that no job can be made of. Offsets of a partition come in their
+        order. ``written_at``: when it was written, in seconds of the epoch."""
         self._forget_old(now)
-        place = _Place(partition, offset, settled=dispatch is None)
+        self._read_to[partition] = offset + 1
+        place = _Place(partition, offset, written_at, settled=dispatch is None)
         self._places.setdefault(partition, deque()).append(place)
         self.uncommitted += 1
         if dispatch is None:
@@ -166,6 +179,14 @@ class Ledger:
             if self._to_commit.get(partition) == offset:
                 del self._to_commit[partition]
 
+    def lag(self, ends: Mapping[int, int | None], now: float) -> Lag:
+        """Return how far this worker is behind at ``now``, in seconds of the epoch. ``ends``: the next offset of each
+        partition, as far as the client knows it."""
+        known = ((self._read_to.get(partition), end) for partition, end in ends.items())
+        unread = sum(max(end - read_to, 0) for read_to, end in known if read_to is not None and end is not None)
+        oldest = min((places[0].written_at for places in self._places.values()), default=now)
+        return Lag(unread + self.uncommitted, max(now - oldest, 0.0))
+
     # -- partitions go
 
     def has_out(self, partitions: Collection[int]) -> bool:
@@ -186,6 +207,7 @@ class Ledger:
         for partition in partitions:
             self.uncommitted -= len(self._places.pop(partition, ()))
             self._to_commit.pop(partition, None)
+            self._read_to.pop(partition, None)
         for entry in self._by_dedup_id.values():
             entry.places = [place for place in entry.places if place.partition not in partitions]
 

@@ -36,6 +36,18 @@ class WorkerMetrics(WorkerObserver):
             ("job_type", "report", "outcome"),
             registry=registry,
         )
+        self._lag = Gauge(
+            "penstock_worker_kafka_lag_records",
+            "Records of the worker's partitions whose jobs are not reported yet.",
+            ("job_type",),
+            registry=registry,
+        )
+        self._lag_seconds = Gauge(
+            "penstock_worker_kafka_lag_seconds",
+            "Age of the oldest record that the worker has read and not reported.",
+            ("job_type",),
+            registry=registry,
+        )
         self._reachable = Gauge(
             "penstock_worker_engine_reachable", "Whether the last poll was answered.", registry=registry
         )
@@ -52,6 +64,11 @@ class WorkerMetrics(WorkerObserver):
     def on_result_settled(self, job_type: str, report: str, outcome: str) -> None:
         """See ``WorkerObserver``."""
         self._results.labels(job_type, report, outcome).inc()
+
+    def on_lag(self, job_type: str, records: int, seconds: float) -> None:
+        """See ``WorkerObserver``."""
+        self._lag.labels(job_type).set(records)
+        self._lag_seconds.labels(job_type).set(seconds)
 
     def on_engine(self, reachable: bool) -> None:
         """See ``WorkerObserver``."""

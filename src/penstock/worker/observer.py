@@ -17,7 +17,14 @@ class WorkerObserver:
         """
 
     def on_result_settled(self, job_type: str, report: str, outcome: str) -> None:
-        """The engine has answered a ``completion``, ``failure`` or ``park`` with an outcome, as in ``JobOutcome``."""
+        """Observe that the engine has answered a ``completion``, ``failure`` or ``park`` with an outcome, as in
+        ``JobOutcome``."""
+
+    def on_lag(self, job_type: str, records: int, seconds: float) -> None:
+        """Observe, every few seconds, how far a worker that takes its jobs from Kafka is behind.
+
+        ``records`` of its partitions are not settled yet; the oldest that it has read is ``seconds`` old.
+        """
 
     def on_engine(self, reachable: bool) -> None:
         """Observe that the engine stopped or began to give jobs to this worker."""

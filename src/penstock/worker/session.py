@@ -105,7 +105,9 @@ class WorkerSession:
             for handler in handlers.values()
             if handler.concurrency is not None
         }
-        calls = IntakeEvents(self._accept, self._on_change_, self._leases.renew_nowait, observer.on_engine)
+        calls = IntakeEvents(
+            self._accept, self._on_change_, self._leases.renew_nowait, observer.on_engine, observer.on_lag
+        )
         self._intake = JobIntake(settings.concurrency, self._may_hold_results, calls)
         self._intake.subscriptions = _subscriptions_of(self._intake, handlers, settings.concurrency)
         self._grace = anyio.CancelScope()

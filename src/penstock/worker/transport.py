@@ -165,8 +165,11 @@ class PullTransport(ABC):
             outage.over("the engine answers again")
             answered = True
             intake.set_reachable(True)
-            subscription.accept(received)
-            if received or anyio.current_time() - asked_at >= MIN_HELD_POLL_S:
+            asked_for = [job for job in received if job.job_type in subscription.job_types]
+            if len(asked_for) < len(received):
+                LOGGER.error("the engine sent jobs of types that were not asked for: their leases will end")
+            subscription.accept(asked_for)
+            if asked_for or anyio.current_time() - asked_at >= MIN_HELD_POLL_S:
                 idle.reset()
             else:
                 await anyio.sleep(idle.next_pause_s())
