@@ -7,16 +7,23 @@ from __future__ import annotations
 
 import inspect
 import sys
+import textwrap
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import typer
 from dashboard import dashboard
 from prometheus_client.metrics import MetricWrapperBase
+from rest_page import rest_page
+from states import with_diagrams
 
 from penstock.access import table
-from penstock.access.roles import ALLOWED, LEAST_ROLE, Permission, Role
+from penstock.access.roles import ALLOWED, LEAST_ROLE, Role
+from penstock.api.permission import Permission
 from penstock.cli.app import app
+from penstock.client import Client
 from penstock.core.expression import reference
 from penstock.core.rules.state import (
     BIRTH_STATES,
@@ -37,10 +44,13 @@ INTRO = """\
 
 <!-- Written by `make docs` from src/penstock/settings. -->
 
+This page is for you if you configure an engine. After it you know every setting with its default and its bounds, and
+where you can set it.
+
 Command-line options win over environment variables, which win over the YAML file (`--config FILE`, else
-`/etc/workflow/engine.yaml` when it exists), which wins over the defaults. One name serves everywhere: `rest_port` is
-`rest_port:` in the file and `WE_REST_PORT` in the environment. An unknown key in the file or a bad value ends the start
-with exit code 2, and every problem is told with the place where it stands.
+`/etc/workflow/engine.yaml` if it exists), which wins over the defaults. One name serves everywhere: `rest_port` is
+`rest_port:` in the file and `WE_REST_PORT` in the environment. If the file has an unknown key or a bad value, the start
+ends with exit code 2, and the engine reports every problem with its place.
 
 Lists are YAML lists, or one string with commas. An empty environment variable counts as absent.
 
@@ -104,9 +114,14 @@ def roles() -> str:
     for permission in LEAST_ROLE:
         marks = ("yes" if permission in ALLOWED[role] else "" for role in Role)
         parts.append(f"| **{permission}**: {', '.join(dict.fromkeys(needs[permission]))} | {' | '.join(marks)} |\n")
-    parts.append(f"\nWith any proof: {', '.join(needs[Permission.PROVED])}. ")
-    parts.append(f"With none: {', '.join(dict.fromkeys(needs[Permission.NONE]))}.\n\n")
+    proved, none = (", ".join(dict.fromkeys(needs[each])) for each in (Permission.PROVED, Permission.NONE))
+    parts.append(f"\n{wrapped(f'With any proof: {proved}. With none: {none}.')}\n\n")
     return "".join(parts)
+
+
+def wrapped(prose: str) -> str:
+    """A paragraph in the width of the pages."""
+    return textwrap.fill(prose, 120, break_long_words=False, break_on_hyphens=False)
 
 
 def security() -> str:
@@ -120,10 +135,12 @@ STATES_INTRO = """\
 
 <!-- Written by `make docs` from src/penstock/core/rules/state.py. -->
 
+This page is for you if you read states in the database, or change the engine. After it you know every state of tokens
+and instances, and each transition with its reason.
+
 An instance is a set of tokens: its open branches. A token stands on one step, and a job is a token on a service task.
-These are all the ways in which a state changes, whoever changes it; a trigger in the databases of the test suite
-refuses every other one. What the states mean: `src/penstock/core/rules/state.py`. What is promised of them:
-[guarantees.md](guarantees.md).
+Only these transitions exist: a trigger in the databases of the test suite refuses every other one.
+`src/penstock/core/rules/state.py` says what the states mean, [guarantees](guarantees.md) what Penstock promises.
 
 ## Tokens
 
@@ -167,9 +184,11 @@ METRICS_INTRO = """\
 
 <!-- Written by `make docs` from src/penstock/telemetry/metrics/registry.py. -->
 
-`GET /metrics` on the metrics port, for Prometheus. A histogram has `_bucket`, `_sum` and `_count`. What to do when one
-of them moves: [operations](operations.md). Those of a worker: [worker](worker.md). Those that say
-*Kafka mode only* are on the page of engines whose `dispatch_mode` is `kafka_outbox`, and on no other.
+This page is for you if you monitor an engine. After it you know the name, type and labels of each of its metrics.
+
+Prometheus reads them from `GET /metrics` on the metrics port. A histogram has `_bucket`, `_sum` and `_count`.
+[Operations](operations.md) says what to do when one of them moves, [worker](worker.md) has the metrics of a worker.
+Only engines whose `dispatch_mode` is `kafka_outbox` have those with *Kafka mode only*.
 
 | metric | type | labels | meaning |
 |---|---|---|---|
@@ -196,11 +215,20 @@ COMMANDS_INTRO = """\
 
 <!-- Written by `make docs` from src/penstock/cli. -->
 
-`penstock COMMAND --help` says the same. Commands that touch the engines' database take `--config FILE` and read the
-[settings](configuration.md) as `penstock serve` does. `--json` is taken by all but those that run on: one JSON
-document, or a line for each where several things are done or news is followed; what goes wrong stays text on standard
-error. Exit codes: 0 done, 1 failed or found something wrong, 2 wrong use or wrong settings, 141 when who reads what it
-prints has gone (`penstock instance list | head -1`), as of other tools.
+This page is for you if you work with Penstock in a terminal. After it you know each command with its arguments, options
+and exit codes.
+
+`penstock COMMAND --help` prints the same. Commands that use the engines' database take `--config FILE` and read the
+[settings](configuration.md) as `penstock serve` does. All commands take `--json`, except those that keep running. They
+print one JSON document, or one line for each item if they do several things or follow changes. Errors stay text on
+standard error.
+
+| exit code | means |
+|---|---|
+| 0 | done |
+| 1 | it failed, or found something wrong |
+| 2 | wrong use or wrong settings |
+| 141 | the reader of its output has gone (`penstock instance list \\| head -1`), as of other tools |
 """
 
 
@@ -243,12 +271,72 @@ def expressions() -> str:
     return before + FUNCTIONS_BEGIN + table + FUNCTIONS_END + rest.partition(FUNCTIONS_END)[2]
 
 
+PUBLIC = (
+    "penstock.client",
+    "penstock.client.builder",
+    "penstock.worker",
+    "penstock.worker.kafka",
+    "penstock.durable",
+    "penstock.durable.blocking",
+    "penstock.testing",
+)
+"""Modules whose names are public: those in `__all__`, else the classes and functions that the module defines."""
+NAMES_BEGIN = "<!-- public names: written by `make docs` from __all__ -->\n"
+NAMES_END = "<!-- public names end -->\n"
+
+
+def public_names() -> dict[str, list[str]]:
+    """By module, in the order of the alphabet."""
+    return {name: sorted(_names_of(import_module(name))) for name in PUBLIC}
+
+
+def _names_of(module: ModuleType) -> list[str]:
+    plain = inspect.getmembers(module, lambda value: inspect.isclass(value) or inspect.isfunction(value))
+    defined = [name for name, value in plain if value.__module__ == module.__name__]
+    return getattr(module, "__all__", [name for name in defined if not name.startswith("_")])
+
+
+def releases() -> str:
+    """The page as it is, with the public names written anew."""
+    before, _, rest = (TOP / "docs" / "releases.md").read_text().partition(NAMES_BEGIN)
+    lines = (f"**`{module}`**: {', '.join(f'`{name}`' for name in names)}" for module, names in public_names().items())
+    text = "".join(f"\n{wrapped(line)}\n" for line in lines)
+    return before + NAMES_BEGIN + text + "\n" + NAMES_END + rest.partition(NAMES_END)[2]
+
+
+def architecture() -> str:
+    """The page as it is, with the diagrams of states drawn anew."""
+    return with_diagrams((TOP / "ARCHITECTURE.md").read_text())
+
+
+METHODS_BEGIN = "    # methods: written by `make docs` from those of Client\n"
+METHODS_END = "    # methods end\n"
+NOT_BLOCKING = {"call", "aclose"}
+"""`SyncClient` has `run` and `close` for them."""
+
+
+def blocking_client() -> str:
+    """Each method of the client, and each of its iterators, without await."""
+    before, _, rest = (TOP / "src/penstock/client/blocking.py").read_text().partition(METHODS_BEGIN)
+    lines: list[str] = []
+    for kind in reversed(Client.__mro__):
+        for name, method in vars(kind).items():
+            if inspect.isfunction(method) and not name.startswith("_") and name not in NOT_BLOCKING:
+                how = "_blocking" if inspect.iscoroutinefunction(method) else "_iterating"
+                lines.append(f"    {name} = {how}(Client.{name})\n")
+    return before + METHODS_BEGIN + "".join(lines) + METHODS_END + rest.partition(METHODS_END)[2]
+
+
 PAGES = {
+    "src/penstock/client/blocking.py": blocking_client,
+    "ARCHITECTURE.md": architecture,
     "deploy/grafana/penstock.json": dashboard,
     "docs/commands.md": commands,
     "docs/configuration.md": configuration,
     "docs/expressions.md": expressions,
     "docs/metrics.md": metrics,
+    "docs/releases.md": releases,
+    "docs/rest.md": rest_page,
     "docs/security.md": security,
     "docs/states.md": states,
 }

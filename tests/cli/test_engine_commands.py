@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -163,6 +164,25 @@ def test_open_jobs_and_workers_are_listed(shell: Shell, engine: RunningEngine) -
     table = shell.out("job", "list", "waiting", "--job-type", "claim.check", "--limit", 200).splitlines()
     assert table[0].split()[:3] == ["job", "job", "type"]
     assert any(id in line for line in table[1:])
+
+    def listed(*options: object) -> list[dict[str, Any]]:
+        words = ("job", "list", "waiting", "--job-type", "claim.check", "--limit", 200, "--json", *options)
+        found: list[dict[str, Any]] = json.loads(shell.out(*words))
+        return found
+
+    [mine] = [job for job in waiting if job["instanceId"] == id]
+    of_version = listed("--definition", mine["definitionId"], "--version", mine["version"])
+    assert id in {job["instanceId"] for job in of_version}
+    assert {job["version"] for job in of_version} == {mine["version"]}
+    assert listed("--definition", mine["definitionId"], "--version", mine["version"] + 1) == []
+    assert id in {job["instanceId"] for job in listed("--older-than", "0s")}
+    assert listed("--older-than", "1d") == []
+    for options, told in (
+        (("--older-than", "soon"), "--older-than"), (("--version", 1), "--definition"),
+        (("--definition", "claim"), "--job-type"),
+    ):  # fmt: skip
+        refused = shell.run("job", "list", "waiting", *options)
+        assert (refused.exit_code, told in refused.stderr) == (2, True)
     assert "status" in shell.run("job", "list", "asleep").stderr
     wait_until(lambda: "claim.check  " in shell.out("job", "list", "waiting"), timeout_s=120)  # as engines measure
     assert shell.out("job", "types").splitlines()[0].split()[:2] == ["job", "type"]

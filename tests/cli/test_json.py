@@ -20,6 +20,7 @@ from penstock.store.db.schema import SCHEMA_VERSION
 from penstock.testing.postgres import PostgresServer, apply_schema
 from tests.durable.programs import Program, ended
 from tests.durable.test_app import ORDER, STARTS
+from tests.runtime.waiting import wait_until
 from tests.sdk.running_engine import RunningEngine
 
 RUN_ON: Final = {"serve", "engine-process", "demo", "worker http"}
@@ -30,7 +31,9 @@ SHOWN_ELSEWHERE: Final = {
     "archive list", "archive show",  # tests/runtime/test_archive.py
     "runs drop", "runs correct",  # tests/reports/test_messages_that_do_not_fit.py
     "runs retry",  # tests/durable/test_retry.py
+    "runs fork",  # tests/durable/test_fork.py
     "check",  # tests/durable/test_check.py
+    "debug",  # tests/durable/test_debug.py
     *(f"bench {act}" for act in ("run", "compare", "show", "size", "list", "pair", "against")),  # tests/benchmarks
 }  # fmt: skip
 SESSION: Final = """
@@ -119,6 +122,7 @@ def told(dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
 def test_every_command_that_takes_json_answers_with_it(told: Told, dsn: str, tmp_path: Path) -> None:
     for drive in (_definitions, _instances, _batches, _bulk, _flow, _access, _offline):
         drive(told, tmp_path)
+    _requests(told, dsn)
     _runs(told, dsn, tmp_path)
     assert told.seen == FOUND.keys() - RUN_ON - HANDS_ON - SHOWN_ELSEWHERE
 
@@ -220,6 +224,25 @@ def _bulk(told: Told, directory: Path) -> None:
     assert told.one("bulk", "stop", told.one("bulk", "list")[0]["id"])["action"] == "cancel"
 
 
+def _requests(told: Told, dsn: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as program:
+        told.settled("migrate", "--may-start", program.info.user)
+        with program.transaction():
+            ((instance,),) = program.execute("SELECT penstock_start('claim', '{\"sum\": 3}')").fetchall()
+            ((number,),) = program.execute("SELECT penstock_signal(%s, 'no such step')", [instance]).fetchall()
+    wait_until(lambda: told.one("requests", "list") != [])  # the engine was woken, and has carried out both
+    with SyncClient(told.url) as client:
+        assert client.get_instance(instance).variables == {"sum": 3}
+    (failed,) = told.one("requests", "list")
+    assert (failed["id"], failed["operation"], failed["error"]) == (str(number), "signal", "conflict")
+    assert told.one("requests", "list", "--waiting") == []
+    assert told.one("requests", "retry", number) == {"id": str(number)}
+    wait_until(lambda: told.one("requests", "list") != [])
+    assert told.one("requests", "drop", number) == {"id": str(number)}
+    assert told.one("requests", "list") == []
+    assert told.lines("requests", "drop", number, code=1) == []
+
+
 def _flow(told: Told, directory: Path) -> None:
     assert told.one("queue", "set", "mail", '{"jobTypes": ["mail"], "concurrency": 5}')["name"] == "mail"
     assert [each["name"] for each in told.one("queue", "list")] == ["mail"]
@@ -276,8 +299,10 @@ def _runs(told: Told, dsn: str, directory: Path) -> None:
     assert [each["id"] for each in told.one("runs", "list", "order")] == ["o-1"]
     assert told.one("runs", "show", "o-1")["status"] == "ACTIVE"
     assert told.one("runs", "send", "o-1", "approved", '"ann"') == {"id": "o-1", "sent": "approved"}
-    assert [each["kind"] for each in told.lines("runs", "journal", "o-1")] == ["message"]
+    call = ("runs", "ask", "o-1", "set_limit", 5, "--update-id", "u-1", "--timeout", 0)
+    assert told.one(*call, code=3) == {"id": "u-1", "status": "PENDING", "value": None, "reason": None}
+    assert [each["kind"] for each in told.lines("runs", "journal", "o-1")] == ["message", "asked"]
     saved = told.one("runs", "save", "o-1", directory / "kept.json")
-    assert (saved["workflow"], saved["records"]) == ("order", 1)
+    assert (saved["workflow"], saved["records"]) == ("order", 2)
     assert told.one("runs", "cancel", "o-1", "--force") == {"id": "o-1", "cancelled": True, "forced": True}
     assert told.lines("runs", "adopt", "order", code=1) == []  # no App without a name has served it: that is no JSON

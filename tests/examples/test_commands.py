@@ -26,6 +26,7 @@ SAID = {
     "order_worker": ["A-1 COMPLETED PS-A-1", "A-2 COMPLETED PS-A-2", "A-3 FAILED order A-3 has a negative amount: -1"],
     "approval_worker": ["20 COMPLETED P-", "waits at approval", "200 COMPLETED P-"],
     "durable_order": ["A-1 shipped ship-", "A-2 undone: refused by ann - reserve, ask_for_approval, refund, release"],
+    "durable_agent": ["It is done: Lisbon Palace, 2 nights - after 2:00:00 and ask_model, call_tool, ask_model"],
     "nightly_report": ["next: ", "sales of "],
     "crawler": ["http://127.0.0.1:", "http://localhost:", "10 pages of 2 hosts, 5 a second of each, in "],
     "cpu_worker": ["up to 1000 there are 168 primes", "up to 1000000 there are 78498 primes"],
@@ -89,7 +90,10 @@ def test_the_readme_lists_every_example_with_command_and_test() -> None:
     readme = (EXAMPLES / "README.md").read_text()
     modules = {path.name for path in EXAMPLES.glob("*.py")} - {"conftest.py"}
     commands = set(
-        re.findall(r"(?:python |(?:hypercorn|uvicorn) (?:[^`]* )?|flask --app )(\w+)(?:\.py|:ap[pi]| run)", readme)
+        re.findall(
+            r"(?:python |(?:hypercorn|uvicorn) (?:[^`]* )?|flask --app |calls `)(\w+)(?:\.py|:ap[pi]| run|\.place)",
+            readme,
+        )
     )
     assert {f"{name}.py" for name in commands} == modules
     assert set(re.findall(r"[\w-]+\.json", readme)) == {path.name for path in EXAMPLES.glob("*.json")}

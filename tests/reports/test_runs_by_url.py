@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import psycopg
@@ -11,17 +12,21 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.cli.app import app as command
-from penstock.durable import App, receive, workflow
+from penstock.durable import App, receive, step, workflow
 from penstock.engine.requests.ids import read_instance
 from penstock.engine.runs.code import CodeWorkflow
+from penstock.errors import BadRequest
+from penstock.testing import assert_replays
 from tests import postgres
 from tests.access.people import TOKENS, lines
+from tests.engine import runs
 from tests.engine.conftest import MakeDriver, make_driver
 from tests.runtime.engine_process import EngineProcess
 from tests.runtime.waiting import wait_until
 
 __all__ = ["make_driver"]
 OTHERS = 10_500
+RECORDS = 5_100
 
 
 @workflow
@@ -31,10 +36,23 @@ async def asking(n: int) -> str:
     return f"{n} {await receive('approved', str)}"
 
 
+@step
+async def one(n: int) -> int:
+    return n
+
+
+@workflow
+async def counting(n: int) -> int:
+    for each in range(n):
+        await one(each)
+    return n
+
+
 class Place(NamedTuple):
     """An engine that asks for tokens, with a program that serves its runs."""
 
     url: str
+    dsn: str
 
     def run(self, who: str | None, *words: str) -> tuple[int, str]:
         environment = {"PENSTOCK_TOKEN": TOKENS[who].text if who else "", "PENSTOCK_AT": self.url}
@@ -50,7 +68,7 @@ def place(postgres_server: postgres.PostgresServer) -> Generator[Place]:
         with App(asking, name="shop", at=dsn).in_thread() as shop:
             shop.start(asking, 7, id="a-7")
             shop.start(asking, -1, id="a-0")
-            yield Place(f"grpc://127.0.0.1:{process.grpc_port}")
+            yield Place(f"grpc://127.0.0.1:{process.grpc_port}", dsn)
 
 
 @pytest.mark.slow(reason="an engine process")
@@ -81,13 +99,56 @@ def test_runs_are_listed_shown_and_sent_to_by_url_and_token(place: Place) -> Non
 
 
 @pytest.mark.slow(reason="an engine process")
+def test_a_run_is_saved_by_url_as_from_its_database(place: Place, tmp_path: Path) -> None:
+    """Also one whose journal has more than one page."""
+    with App(counting, name="count", at=place.dsn).in_thread() as count:
+        count.start(counting, RECORDS, id="c-1").result()
+    for id, count_of in (("a-0", 1), ("c-1", RECORDS)):
+        saved = [tmp_path / f"{id}-{wire}" for wire in ("url", "dsn")]
+        code, told = place.run("viewer", "save", id, str(saved[0]))
+        assert code == 0, told
+        assert f"{count_of:,} records" in told
+        assert place._replace(url=place.dsn).run(None, "save", id, str(saved[1]))[0] == 0
+        assert saved[0].read_bytes() == saved[1].read_bytes()
+    assert assert_replays(counting, tmp_path / "c-1-url") == 1
+    assert place.run(None, "save", "a-0", str(tmp_path / "x"))[0] == 1
+    code, told = place.run("viewer", "save", "nobody", str(tmp_path / "x"))
+    assert (code, "nobody" in told, (tmp_path / "x").exists()) == (1, True, False)
+
+
+@pytest.mark.slow(reason="an engine process")
+def test_a_workflow_is_adopted_by_url(place: Place) -> None:
+    with App(counting, at=place.dsn).in_thread() as unnamed:
+        unnamed.start(counting, 1, id="u-1").result()
+    code, told = place.run("viewer", "adopt", "counting")
+    assert (code, "needs the role operator" in told) == (1, True), told
+    code, told = place.run("operator", "adopt", "counting", "--json")
+    assert (code, json.loads(told)["jobTypes"]) == (0, ["code:counting@1"]), told
+    code, told = place.run("operator", "adopt", "nobody")
+    assert (code, told) == (1, "penstock: no App without a name has served a workflow 'nobody' on this database\n")
+
+
+@pytest.mark.slow(reason="an engine process")
 def test_what_only_a_database_tells_is_said_so(place: Place) -> None:
-    for words in (("adopt", "asking"), ("save", "a-7", "/dev/null")):
-        assert place.run("admin", *words) == (
-            1, "penstock: at: this command needs the database (postgresql://…), not an engine over gRPC\n",
-        )  # fmt: skip
-    code, told = Place("grpc://127.0.0.1:1").run("admin", "list")
-    assert (code, "penstock: " in told) == (1, True)
+    told = CliRunner().invoke(command, ["check", "--at", place.url, f"{__name__}:asking"])
+    assert told.exit_code != 0
+    assert "needs the database (postgresql://…), not an engine over gRPC" in told.output
+    code, output = Place("grpc://127.0.0.1:1", "").run("admin", "list")
+    assert (code, "penstock: " in output) == (1, True)
+
+
+@pytest.mark.parametrize("after", ["zz", "-1", "f" * 16, "1-2"])
+async def test_a_position_that_is_none_is_refused_by_its_name(make_driver: MakeDriver, after: str) -> None:
+    driver = make_driver()
+    run = await runs.begin(driver)
+    with pytest.raises(BadRequest, match="after: is no position"):
+        await driver.engine.runs.records(run.instance_id, after)
+
+
+@pytest.mark.parametrize("name", ["a\0", "x" * 257, "\ud800"])
+async def test_a_name_that_no_workflow_has_is_refused(make_driver: MakeDriver, name: str) -> None:
+    with pytest.raises(BadRequest, match="workflow: has "):
+        await make_driver().engine.origins.adopt(name)
 
 
 async def test_runs_are_found_behind_ten_thousand_others(make_driver: MakeDriver) -> None:

@@ -33,6 +33,7 @@ from penstock.cli import attention as attention_commands
 from penstock.cli.audit import audit
 from penstock.cli.config import app as config_commands
 from penstock.cli.configuration import read_settings, refuse
+from penstock.cli.engine import TokenFileOption
 from penstock.cli.options import (
     ConfigOption,
     DataDirOption,
@@ -172,6 +173,22 @@ def migrate(
             metavar="ROLE",
         ),
     ] = None,
+    may_start: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A role of the database that may start, send, signal, publish and cancel in its own transactions, and "
+            "do nothing else with Penstock's tables; may be given several times.",
+            metavar="ROLE",
+        ),
+    ] = None,
+    definition: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="With `--may-start`: only for instances of this definition; may be given several times. Replaces what "
+            "the role might before.",
+            metavar="ID",
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Bring the database to this version's schema and exit; harmless when it is there already.
@@ -179,9 +196,11 @@ def migrate(
     `penstock serve` does the same at its start. This is for those who give the engine no right to change tables.
     """
     settings = read_settings(config, data_dir=data_dir, log_level=log_level)
-    from penstock.runtime.migrate import run
+    if definition and not may_start:
+        raise typer.BadParameter("needs --may-start ROLE, whose limit it is", param_hint="--definition")
+    from penstock.runtime.migrate import Roles, run
 
-    applied = run(settings, may_complete or ())
+    applied = run(settings, Roles(may_complete or (), may_start or (), definition or ()))
     if applied is None:
         raise typer.Exit(1)
     print_done(applied._asdict(), None, as_json=as_json)
@@ -297,7 +316,8 @@ def check(
     target: Annotated[
         str,
         typer.Argument(
-            help="Code: `shop.workflows`, or an App or a workflow in it, `shop.main:app`.", metavar="MODULE"
+            help="The code: a module such as `shop.workflows`, or an App or a workflow in it, `shop.main:app`.",
+            metavar="MODULE",
         ),
     ],
     at: Annotated[str | None, typer.Option(help="The database, as for an App.", metavar="DSN")] = None,

@@ -12,11 +12,18 @@ from penstock.cli.options import JsonOption, LimitOption, print_page, shown_time
 
 
 def audit(
-    kind: Annotated[str | None, typer.Option(help="Of this kind, such as QUEUE_CHANGED.", metavar="KIND")] = None,
-    actor: Annotated[str | None, typer.Option(help="By this caller, such as token:ada.", metavar="NAME")] = None,
-    contains: Annotated[str | None, typer.Option(help="With this in the detail, in any case.", metavar="TEXT")] = None,
-    since: Annotated[datetime | None, typer.Option(help="Not before this time.", metavar="TIME")] = None,
-    until: Annotated[datetime | None, typer.Option(help="Before this time.", metavar="TIME")] = None,
+    kind: Annotated[
+        str | None, typer.Option(help="Only records of this kind, such as QUEUE_CHANGED.", metavar="KIND")
+    ] = None,
+    actor: Annotated[
+        str | None, typer.Option(help="Only records of this caller, such as token:ada.", metavar="NAME")
+    ] = None,
+    contains: Annotated[
+        str | None,
+        typer.Option(help="Only records with this text in the detail, in upper or lower case.", metavar="TEXT"),
+    ] = None,
+    since: Annotated[datetime | None, typer.Option(help="Only from this time on.", metavar="TIME")] = None,
+    until: Annotated[datetime | None, typer.Option(help="Only before this time.", metavar="TIME")] = None,
     limit: LimitOption = 50,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,

@@ -43,7 +43,8 @@ def start(
     ] = None,
     note: Annotated[str | None, typer.Option(help="A note that is shown with it.")] = None,
     key: Annotated[
-        str | None, typer.Option("--idempotency-key", "--key", help="The same key and request: the same batch.")
+        str | None,
+        typer.Option("--idempotency-key", "--key", help="The same key with the same request gives the same batch."),
     ] = None,
     wait: WaitOption = False,
     url: UrlOption = DEFAULT_URL,
@@ -107,7 +108,10 @@ def show(
 def results(
     id: BatchArgument,
     state: Annotated[
-        str | None, typer.Option(help="Only those: COMPLETED, FAILED, REFUSED, ACTIVE, PENDING, CANCELLED or REMOVED.")
+        str | None,
+        typer.Option(
+            help="Only items in this state: COMPLETED, FAILED, REFUSED, ACTIVE, PENDING, CANCELLED or REMOVED."
+        ),
     ] = None,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,

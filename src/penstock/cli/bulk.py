@@ -68,7 +68,11 @@ FilterOption = Annotated[
 ]  # fmt: skip
 ExceptOption = Annotated[
     list[str] | None,
-    typer.Option("--except", help="But for those that fit all of these; names as of --filter.", metavar="NAME=VALUE"),
+    typer.Option(
+        "--except",
+        help="Leave out instances that match all of these. The names are those of --filter.",
+        metavar="NAME=VALUE",
+    ),
 ]
 IdsOption = Annotated[
     list[str] | None, typer.Option("--id", help="The ids of instances, in place of a filter.", metavar="ID")

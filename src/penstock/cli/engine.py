@@ -22,7 +22,10 @@ CALL_TIMEOUT_S = 10.0
 JSON_MAX_BYTES = 64 * 1024 * 1024
 
 UrlOption = Annotated[
-    str, typer.Option(help="Address of the engine's REST.", envvar="PENSTOCK_URL", show_envvar=True, metavar="URL")
+    str,
+    typer.Option(
+        help="The address of the engine's REST interface.", envvar="PENSTOCK_URL", show_envvar=True, metavar="URL"
+    ),
 ]
 TokenFileOption = Annotated[
     Path | None,

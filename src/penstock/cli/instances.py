@@ -58,7 +58,8 @@ CauseOption = Annotated[
     str | None, typer.Option(help="Only FAILED instances with this cause. Parts that differ within a cause may differ.")
 ]
 ContainsOption = Annotated[
-    str | None, typer.Option(help="FAILED, with this in the error code or the reason.", metavar="TEXT")
+    str | None,
+    typer.Option(help="Only FAILED instances with this text in the error code or the reason.", metavar="TEXT"),
 ]
 FailedStepOption = Annotated[
     str | None, typer.Option(help="Only instances that FAILED at this step of --definition.", metavar="STEP")
@@ -105,6 +106,8 @@ class Order(StrEnum):
     NEWEST = "newest"
     OLDEST = "oldest"
     BUSINESS_KEY = "businessKey"
+    ENDED = "ended"
+    CHANGED = "changed"
 
 
 OrderOption = Annotated[
@@ -148,7 +151,8 @@ app.command()(start)
 def list_instances(
     definition: Annotated[str | None, typer.Option(help="Only of this definition.")] = None,
     status: Annotated[
-        str | None, typer.Option(help="ACTIVE, WAITING, COMPLETED, FAILED or CANCELLED.", metavar="STATUS")
+        str | None,
+        typer.Option(help="Only in this status: ACTIVE, WAITING, COMPLETED, FAILED or CANCELLED.", metavar="STATUS"),
     ] = None,
     business_key: Annotated[str | None, typer.Option(help="Only with this business key.")] = None,
     flow_key: Annotated[str | None, typer.Option(help="Only with this flow key.")] = None,
@@ -231,7 +235,9 @@ def _all_filters(options: dict[str, Any], pairs: list[str]) -> dict[str, Any]:
         field = FILTERS.get(name)
         if field is None:
             raise typer.BadParameter(
-                f"{name}: must be one of {', '.join(FILTERS)}, or attr.NAME", param_hint="--filter"
+                f"{name}: must be one of {', '.join(FILTERS)}, or attr.NAME for a variable that its definition "
+                "declares in searchAttributes: no other variable filters",
+                param_hint="--filter",
             )
         if field in found:
             raise typer.BadParameter(f"{name}: is given as an option, too", param_hint="--filter")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,13 +14,29 @@ from penstock.cli.options import JsonOption, LimitOption, print_done, print_json
 from penstock.cli.plain import echo, echo_lines
 
 if TYPE_CHECKING:
-    from penstock.client import RecordedAttempt
+    from collections.abc import Callable
+
+    from penstock.client import RecordedAttempt, SyncClient
+    from penstock.wire.open_work import OpenJobView
+    from penstock.wire.page import Page
 
 app = typer.Typer(name="job", help="Jobs of a running engine.", no_args_is_help=True)
 
 IdArgument = Annotated[str, typer.Argument(help="The job's id, which is that of the execution.", metavar="ID")]
 SHOWN_MAX_CHARS = 60
 WAITING = "WAITING"
+PAGE_MAX = 200
+LOOKED_AT_MAX = 10_000
+"""Jobs that are looked at for those that fit the options."""
+_AGE = re.compile(r"(\d{1,9}(?:\.\d{1,3})?) ?([smhd])", re.ASCII)
+_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+OlderOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Only jobs that have waited this long or longer: 30s, 10m, 2h, 1d. For job types their oldest job counts.",
+        metavar="TIME",
+    ),
+]
 
 
 @app.command()
@@ -120,6 +138,9 @@ def list_jobs(
     job_type: Annotated[
         str | None, typer.Option(help="Only of this job type, in the order in which workers get them. Needs WAITING.")
     ] = None,
+    definition: Annotated[str | None, typer.Option(help="Only of instances of this definition.")] = None,
+    version: Annotated[int | None, typer.Option(help="Only of this version of --definition.", min=1)] = None,
+    older_than: OlderOption = None,
     limit: LimitOption = 50,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
@@ -130,19 +151,30 @@ def list_jobs(
     WAITING without --job-type lists job types instead: those without workers first, then those whose oldest job waits
     longest.
     """
+    age_s = _age_s(older_than)
+    if version is not None and definition is None:
+        raise typer.BadParameter("needs --definition", param_hint="--version")
     if status.upper() == WAITING and job_type is None:
-        types(url, token_file, as_json=as_json)
+        if definition is not None:
+            raise typer.BadParameter("of WAITING jobs needs --job-type", param_hint="--definition")
+        types(older_than, url, token_file, as_json=as_json)
         return
     before = 0 if status.upper() in ("LOCKED", "DISPATCHED") else 1  # as the console: of the others the next attempt
+    until = datetime.now(UTC) - timedelta(seconds=age_s)
+
+    def fits(job: OpenJobView) -> bool:
+        return job.since <= until and definition in (None, job.definition_id) and version in (None, job.version)
+
     with connected(url, token_file) as client:
-        page = client.list_open_jobs(status.upper(), job_type=job_type, limit=limit)
+        page = _find_jobs(client, status.upper(), job_type, fits, limit)
     print_page(
         page,
-        ("job", "job type", "instance", "step", "since", "attempt", "worker", "until"),
+        ("job", "job type", "instance", "definition", "step", "since", "attempt", "worker", "until"),
         lambda each: (
             each.id,
             each.job_type,
             each.instance_id,
+            f"{each.definition_id}:{each.version}",
             each.step_id,
             shown_time(each.since),
             str((each.attempt or 0) + before),
@@ -155,11 +187,45 @@ def list_jobs(
     )
 
 
+def _find_jobs(
+    client: SyncClient, status: str, job_type: str | None, fits: Callable[[OpenJobView], bool], limit: int
+) -> Page[OpenJobView]:
+    """Return those that fit, of the first `LOOKED_AT_MAX`."""
+    from penstock.wire.page import Page
+
+    found: list[OpenJobView] = []
+    cursor: str | None = None
+    for _ in range(LOOKED_AT_MAX // PAGE_MAX):
+        page = client.list_open_jobs(status, job_type=job_type, cursor=cursor, limit=PAGE_MAX)
+        found += filter(fits, page.items)
+        cursor = page.next
+        if cursor is None or len(found) > limit:
+            break
+    has_more = cursor is not None or len(found) > limit
+    return Page(items=found[:limit], next=(cursor or "") if has_more else None)
+
+
+def _age_s(text: str | None) -> float:
+    """Seconds. What is none is told: exit code 2."""
+    if text is None:
+        return 0.0
+    found = _AGE.fullmatch(text.strip())
+    if found is None:
+        raise typer.BadParameter(f"{text}: must be a number and a unit: 30s, 10m, 2h or 1d", param_hint="--older-than")
+    return float(found[1]) * _UNITS[found[2]]
+
+
 @app.command()
-def types(url: UrlOption = DEFAULT_URL, token_file: TokenFileOption = None, as_json: JsonOption = False) -> None:
+def types(
+    older_than: OlderOption = None,
+    url: UrlOption = DEFAULT_URL,
+    token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """List job types with jobs that wait: those without workers first, then those whose oldest job waits longest."""
+    age_s = _age_s(older_than)
     with connected(url, token_file) as client:
-        found = [each for each in client.list_job_types() if each.waiting]
+        found = [each for each in client.list_job_types() if each.waiting and each.oldest_seconds >= age_s]
     found.sort(key=lambda each: (each.workers > 0, -each.oldest_seconds))
     if as_json:
         print_json(found)

@@ -30,8 +30,13 @@ def publish(
     ttl: Annotated[
         str | None, typer.Option(help="How long it is kept, in ISO 8601. With PT0S it is not kept. [default: P1D]")
     ] = None,
-    message_id: Annotated[str | None, typer.Option(help="Your id of it: published once, however often.")] = None,
-    to_all: Annotated[bool, typer.Option("--to-all", help="To all that wait now, not only the oldest.")] = False,
+    message_id: Annotated[
+        str | None,
+        typer.Option(help="Your id of the message. It is published once, however often you repeat the command."),
+    ] = None,
+    to_all: Annotated[
+        bool, typer.Option("--to-all", help="Deliver it to all that wait now, not only to the oldest.")
+    ] = False,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,

@@ -41,7 +41,10 @@ PriorityOption = Annotated[
     int | None, typer.Option(help="The priority of its jobs, lower first. [default: 5]", min=0, max=9)
 ]
 FlowKeyOption = Annotated[
-    str | None, typer.Option(help="Of its jobs: whose turn and limits, such as a tenant.", metavar="KEY")
+    str | None,
+    typer.Option(
+        help="The flow key of its jobs, such as a tenant: limits per key and fairness go by it.", metavar="KEY"
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 JsonAnyway = Annotated[bool, typer.Option("--json", help="No effect: the output is JSON anyway.")]

@@ -26,7 +26,8 @@ NameArgument = Annotated[str, typer.Argument(help="The queue's name.", metavar="
 def set_queue(
     name: NameArgument,
     policy: Annotated[
-        str | None, typer.Argument(help='Such as {"jobTypes": ["mail"], "concurrency": 5}.', metavar="[JSON]")
+        str | None,
+        typer.Argument(help='The policy, such as {"jobTypes": ["mail"], "concurrency": 5}.', metavar="[JSON]"),
     ] = None,
     file: Annotated[
         Path | None, typer.Option(help="Read the policy from a file; - is standard input.", metavar="FILE")

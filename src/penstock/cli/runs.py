@@ -7,10 +7,12 @@ where that asks for one, and its roles. Errors are a line, with exit code 1.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from uuid import uuid4
 
 import typer
 
@@ -28,7 +30,6 @@ from penstock.cli.options import (
 from penstock.cli.plain import echo
 
 if TYPE_CHECKING:
-    from penstock.durable.check import SavedRun
     from penstock.durable.local import LocalRuns
     from penstock.durable.remote_runs import RemoteRuns
     from penstock.engine.runs.runs import Raised
@@ -159,8 +160,8 @@ def show(id: IdArgument, at: AtOption = None, token_file: TokenFileOption = None
     if tree.get("blocked"):
         status = f"{BLOCKED} since {shown_time(datetime.fromisoformat(tree['blockedSince']))}"
     echo(f"{id}  {tree['workflow']}@{tree['version']}  {status}")
-    if tree.get("failureReason"):
-        echo(f"because {tree['failureReason']}")
+    for line in _about(tree):
+        echo(line)
     for error in tree.get("errors") or ():
         where = f"step {error['name']} at {error['path']}" if error["path"] else "the workflow function"
         echo(f"{where} raised:")
@@ -169,8 +170,8 @@ def show(id: IdArgument, at: AtOption = None, token_file: TokenFileOption = None
         echo(f"waits for {tree['waitsFor']}")
     for line in _rejected(tree):
         echo(line)
-    if tree.get("view") is not None:
-        echo(f"shows {_json(tree['view'])}")
+    for line in _views(tree):
+        echo(line)
     for line in _branches(tree.get("branches") or [], 1):
         echo(line)
 
@@ -351,16 +352,14 @@ def adopt(
         str, typer.Argument(help="The workflow's name, as in `penstock runs list`.", metavar="WORKFLOW")
     ],
     at: AtOption = None,
+    token_file: TokenFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Let the program that serves a workflow next have its runs, when its file or module was moved or renamed.
 
     Stop the program that served it before. An App with a `name` needs none of this."""
 
-    async def told(runs: LocalRuns) -> list[str]:
-        return await runs.adopt(workflow)
-
-    found = ask(at, told)
+    found = ask_anywhere(at, token_file, lambda runs: runs.adopt(workflow))
     done = f"the next program that serves {workflow} has its runs"
     print_done({"workflow": workflow, "jobTypes": found}, done, as_json=as_json)
 
@@ -370,6 +369,7 @@ def save(
     id: IdArgument,
     file: Annotated[Path, typer.Argument(help="The file to write, as JSON.", metavar="FILE")],
     at: AtOption = None,
+    token_file: TokenFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Keep a run with its whole journal, for `penstock.testing.assert_replays`. It holds what steps gave."""
@@ -427,11 +427,12 @@ def ask_anywhere(
     """The answer of the runs of an engine, with a token, or on the database; an error is told in a line."""
     from penstock.client.errors import ClientError
     from penstock.client.grpc import GrpcTransport
+    from penstock.client.grpc.connection import GrpcLimits
     from penstock.durable.app import find_at, run_ungrouped
-    from penstock.durable.remote_runs import RemoteRuns
+    from penstock.durable.remote_runs import ANSWER_MAX_BYTES, RemoteRuns
 
     async def ask_engine(url: str, token: str | None) -> T:
-        transport = GrpcTransport(url, token=token)
+        transport = GrpcTransport(url, token=token, limits=GrpcLimits(max_message_bytes=ANSWER_MAX_BYTES))
         try:
             return await call(RemoteRuns(transport.channel, owner, outage_wait_s=ENGINE_AWAY_S))
         finally:

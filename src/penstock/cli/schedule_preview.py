@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from penstock.client.blocking import SyncClient
 
 CronOption = Annotated[
-    list[str] | None, typer.Option(help="A cron expression, such as '0 2 * * *'; may be given again.", metavar="CRON")
+    list[str] | None,
+    typer.Option(help="A cron expression, such as '0 2 * * *'. You may give it several times.", metavar="CRON"),
 ]
 ZoneOption = Annotated[
     str | None, typer.Option(help="The time zone of the cron expressions. [default: UTC]", metavar="ZONE")

@@ -27,27 +27,35 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound="Struct")
 
 InstanceKeyOption = Annotated[
-    str | None, typer.Option(help="Unique among the definition's open instances: a second start gives the first's.")
+    str | None,
+    typer.Option(
+        help="A key that is unique among the definition's open instances. A second start returns the first instance."
+    ),
 ]
 KeepOption = Annotated[bool, typer.Option("--keep-instance-key", help="Keep the key taken after the instance's end.")]
 RepeatOption = Annotated[
     str | None, typer.Option(help="The idempotency key: a repeated call gets the first answer again.")
 ]
 StartAtOption = Annotated[
-    str | None, typer.Option("--start-at", "--at", help="It is there at once and begins then.", metavar="RFC3339")
+    str | None,
+    typer.Option("--start-at", "--at", help="When it begins. The instance exists at once.", metavar="RFC3339"),
 ]
 DelayOption = Annotated[str | None, typer.Option(help="How much later it begins.", metavar="ISO8601")]
 DedupeOption = Annotated[
     str | None, typer.Option(help='Start once in a window: `{"key": "k", "window": "PT1H"}`.', metavar="JSON")
 ]
 ThrottleOption = Annotated[
-    str | None, typer.Option(help='So many: `{"key": "k", "limit": 9, "period": "PT1M"}`.', metavar="JSON")
+    str | None,
+    typer.Option(
+        help='Start at most so many in a period: `{"key": "k", "limit": 9, "period": "PT1M"}`.', metavar="JSON"
+    ),
 ]
 DebounceOption = Annotated[
     str | None, typer.Option(help='Start only the last of several: `{"key": "k", "wait": "PT30S"}`.', metavar="JSON")
 ]
 WaitSecondsOption = Annotated[
-    float | None, typer.Option(help="Until it has ended, so long at most.", min=0, max=60, metavar="SECONDS")
+    float | None,
+    typer.Option(help="Wait until it has ended, at most this many seconds.", min=0, max=60, metavar="SECONDS"),
 ]
 
 

@@ -42,7 +42,10 @@ def list_workers(url: UrlOption = DEFAULT_URL, token_file: TokenFileOption = Non
 def run_http(
     allow: Annotated[
         list[str],
-        typer.Option(metavar="URL", help="Where requests may go, with all below it; may be given several times."),
+        typer.Option(
+            metavar="URL",
+            help="An address that requests may call, with all paths below it. You may give it several times.",
+        ),
     ],
     private: Annotated[
         list[str] | None,
@@ -56,7 +59,8 @@ def run_http(
         ),
     ] = None,
     ca_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Authorities to trust instead of the well-known ones, as PEM.")
+        Path | None,
+        typer.Option(metavar="FILE", help="A PEM file with the authorities to trust, instead of the well-known ones."),
     ] = None,
     concurrency: Annotated[int, typer.Option(min=1, max=1000, help="How many requests run at once.")] = 16,
     max_bytes: Annotated[int, typer.Option(min=1, help="The most bytes of an answer's body.")] = 256 * 1024,
