@@ -96,7 +96,7 @@ def test_the_wheel_has_the_command_and_the_licence(wheel):
 
 @pytest.fixture(scope="module")
 def plain(built, tmp_path_factory) -> Path:
-    """The `bin` of a new virtual environment after `pip install penstock`."""
+    """The `bin` of a new virtual environment after `pip install penstock-workflow`."""
     venv = tmp_path_factory.mktemp("plain") / "venv"
     needed = install(built, venv)
     assert len(needed) <= 15, needed
@@ -153,7 +153,7 @@ def test_a_plain_installations_command_says_what_to_install(plain, words):
     assert (run.returncode, run.stdout) == (2, "")
     assert run.stderr == (
         "penstock: typer is not installed; this needs more than the client and the worker: "
-        "pip install 'penstock[engine]'\n"
+        "pip install 'penstock-workflow[engine]'\n"
     )
 
 

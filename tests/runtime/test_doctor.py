@@ -23,8 +23,7 @@ from penstock.store.db.schema import SCHEMA_VERSION
 from penstock.store.rows import checkup
 from penstock.store.rows.activity import KnownEngine
 from penstock.store.rows.checkup import Holdup, Log, ServerFacts, Table
-from penstock.testing.postgres import PostgresServer as PostgresServer
-from penstock.testing.postgres import apply_schema
+from penstock.testing.postgres import PostgresServer, apply_schema
 
 PROBLEM, ADVICE, OK = CheckLevel.PROBLEM, CheckLevel.ADVICE, CheckLevel.OK
 GOOD = {

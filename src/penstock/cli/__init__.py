@@ -2,7 +2,7 @@
 
 ``penstock serve`` must be ready within a second, so nothing is imported before a command is known to need it (a test
 counts what `penstock version` imports). The command is there with the client and worker alone, too
-(`pip install penstock`), and then says what to install.
+(`pip install penstock-workflow`), and then says what to install.
 """
 
 from __future__ import annotations
@@ -12,13 +12,18 @@ import os
 import sys
 from typing import TYPE_CHECKING, NoReturn, cast
 
+import penstock.distribution  # noqa: F401 - it refuses  # pyright: ignore[reportUnusedImport] - it refuses
+
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 __all__ = ["main"]
 
-ENGINE = "pip install 'penstock[engine]'"
-EXTRAS = {"aiokafka": "pip install 'penstock[engine,kafka]'", "hypothesis": "pip install 'penstock[testing]'"}
+ENGINE = "pip install 'penstock-workflow[engine]'"
+EXTRAS = {
+    "aiokafka": "pip install 'penstock-workflow[engine,kafka]'",
+    "hypothesis": "pip install 'penstock-workflow[testing]'",
+}
 """What to install for a module that is missing, where it is not the engine."""
 READER_GONE = 128 + 13
 """As a shell tells SIGPIPE."""

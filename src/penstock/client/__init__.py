@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import penstock.distribution  # noqa: F401 - it refuses  # pyright: ignore[reportUnusedImport] - it refuses
 from penstock.client.blocking import SyncClient
 from penstock.client.client import Client
 from penstock.client.errors import (

@@ -15,7 +15,9 @@ from typing import Final
 import msgspec
 import trio
 
+import penstock
 from penstock.build import shown_version
+from penstock.distribution import NAME, OTHER, REPAIR, find_other
 from penstock.runtime.operator import NAME_IT, data_dir_of, database_of, without_database
 from penstock.settings import DispatchMode, Settings, did_you_mean, unknown_environment
 from penstock.store.db.connection import TrioConnection
@@ -84,7 +86,7 @@ def examine(settings: Settings) -> list[DoctorFinding]:
 
 
 async def _examine(settings: Settings) -> list[DoctorFinding]:
-    findings = [*check_environment(), *await _find_database(settings)]
+    findings = [*check_distribution(penstock.__path__[0]), *check_environment(), *await _find_database(settings)]
     findings += check_disk(settings)
     if settings.replica_dsn is not None:
         findings.append(await _check_replica(settings, settings.replica_dsn.reveal()))
@@ -134,6 +136,15 @@ async def _examine_database(settings: Settings, dsn: str) -> list[DoctorFinding]
         return findings
     finally:
         connection.close_nowait()
+
+
+def check_distribution(package: str) -> Iterator[DoctorFinding]:
+    if found := find_other(package):
+        yield problem(
+            "installation",
+            f"{found} is of another project ({OTHER}); its files and those of {NAME} replace each other",
+            REPAIR,
+        )
 
 
 def check_environment() -> Iterator[DoctorFinding]:

@@ -19,6 +19,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+import penstock.distribution  # noqa: F401 - it refuses  # pyright: ignore[reportUnusedImport] - it refuses
+
 if TYPE_CHECKING:
     from penstock.testing.blocking import SyncRun, SyncTestEngine
     from penstock.testing.durable import Ask, Message, NotDeterministic, StuckWorkflow, Takes, WorkflowRun, run_workflow

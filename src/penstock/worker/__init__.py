@@ -16,6 +16,7 @@ Runs under asyncio and Trio. Imports nothing of the engine.
 
 from __future__ import annotations
 
+import penstock.distribution  # noqa: F401 - it refuses  # pyright: ignore[reportUnusedImport] - it refuses
 from penstock.worker.context import JobContext, JobLogFilter, current_job
 from penstock.worker.errors import Later, NonRetryable, Retry, StepError, WaitFor
 from penstock.worker.held import StopReason

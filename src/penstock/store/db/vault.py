@@ -78,7 +78,7 @@ class Vault:
             from cryptography.hazmat.primitives.ciphers.aead import AESGCM
         except ImportError as error:
             raise BadRequest(
-                "encryption_keys needs the extra `encryption`: pip install 'penstock[encryption]'"
+                "encryption_keys needs the extra `encryption`: pip install 'penstock-workflow[encryption]'"
             ) from error
         self._cipher: type[Any] = AESGCM
         self._invalid: type[Exception] = InvalidTag

