@@ -5,7 +5,7 @@ BIN := .venv/bin
 INSTALLED := .venv/installed[dev]
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick slow all lint types format bench chaos fuzz explore games binary console pictures docs site guides sdks lock psycopg sizes clean
+.PHONY: help demo test quick slow all lint types format bench chaos fuzz explore games binary console pictures docs site guides sdks lock psycopg sizes release clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -84,6 +84,9 @@ psycopg: $(INSTALLED) ## the cancellation suites over psycopg's versions that th
 
 sizes: $(INSTALLED) ## docs/installation.md: what an installation costs
 	@$(BIN)/python tools/sizes.py
+
+release: $(INSTALLED) ## a release in dist/release, built and checked; ARGS=--short is what CI runs of it
+	@$(BIN)/python tools/release.py $(ARGS)
 
 clean: ## what the other targets made, .venv included
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

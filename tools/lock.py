@@ -11,6 +11,7 @@ With --release it writes the lock of the tools that make a release (the group `r
 from __future__ import annotations
 
 import glob
+import hashlib
 import importlib.util
 import json
 import os
@@ -52,10 +53,45 @@ def main(pythons: list[str]) -> None:
             for extra in ("[dev]", "[engine]") if name in few else ("[dev]",):
                 found[extra].setdefault((name, number), {}).setdefault(version, set()).add(sha256)
     for extra, files in found.items():
-        path = TOP / bootstrap.lock_path(extra)
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text_of(files, sorted(versions, key=number_of), glibc, bootstrap.dependencies_state()))
-        print(f"{path.relative_to(TOP)}: {len(files)} packages for Python {', '.join(sorted(versions, key=number_of))}")
+        write(TOP / bootstrap.lock_path(extra), files, versions, glibc, bootstrap.dependencies_state())
+
+
+def write(path: Path, files: Files, versions: set[str], glibc: tuple[int, int], state: str) -> None:
+    """Write a lock, and say what is in it."""
+    ordered = sorted(versions, key=number_of)
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text_of(files, ordered, glibc, state))
+    print(f"{path.relative_to(TOP)}: {len(files)} packages for Python {', '.join(ordered)}")
+
+
+def release_lock() -> Path:
+    """Where the lock of the tools that make a release is."""
+    return TOP / "locks" / "release" / f"{sys.platform}-{platform.machine()}.txt"
+
+
+def release_state() -> str:
+    """A hash of what pyproject.toml asks for to make a release."""
+    return hashlib.sha256(json.dumps(_release_tools()).encode()).hexdigest()
+
+
+def _release_tools() -> list[str]:
+    return tomllib.loads((TOP / "pyproject.toml").read_text())["dependency-groups"]["release"]
+
+
+def lock_release(pythons: list[str]) -> None:
+    """Write that lock."""
+    files: Files = {}
+    versions: set[str] = set()
+    glibc = (0, 0)
+    for python in pythons:
+        with tempfile.TemporaryDirectory() as directory:
+            version, pip = make_pip(python, Path(directory))
+            every = resolve(pip, _release_tools(), Path(directory))
+        versions.add(version)
+        for name, number, sha256, file in every:
+            glibc = max(glibc, glibc_of(file))
+            files.setdefault((name, number), {}).setdefault(version, set()).add(sha256)
+    write(release_lock(), files, versions, glibc, release_state())
 
 
 def requirements(project: dict[str, Any], *extras: str) -> list[str]:
@@ -150,4 +186,7 @@ def text_of(files: Files, versions: list[str], glibc: tuple[int, int], state: st
 if __name__ == "__main__":
     if sys.platform != "linux" or platform.machine() != "x86_64":
         sys.exit("locks are made on linux x86_64 so far: see lock_path in bootstrap.py")
-    main(sys.argv[1:] or known_pythons())
+    if "--release" in sys.argv[1:]:
+        lock_release([word for word in sys.argv[1:] if word != "--release"] or known_pythons())
+    else:
+        main(sys.argv[1:] or known_pythons())
