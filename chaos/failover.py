@@ -67,6 +67,70 @@ class Verdict(msgspec.Struct, kw_only=True):
     broken: list[str]
 
 
+class Callers:
+    """Clients of one engine, which start, poll and complete in batches, and remember what was acknowledged."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._starting, self._over = True, False
+        self._changed, self._polled_at = trio.Event(), 0.0
+        self.started: set[str] = set()
+        self.done: dict[str, float] = {}
+        """When the instance's job was acknowledged, by id."""
+
+    async def run(self, clients: int) -> None:
+        """Until `end`."""
+        async with trio.open_nursery() as nursery:
+            for number in range(clients):
+                nursery.start_soon(self._work, number)
+
+    def start_no_more(self) -> None:
+        """Only finish what was started."""
+        self._starting = False
+
+    def end(self) -> None:
+        self._over = True
+
+    async def wait_done_after(self, moment: float) -> float:
+        """Wait until a job is acknowledged that was polled after this moment; when that was."""
+        while True:
+            news = self._changed
+            if self._polled_at > moment:
+                return max(self.done.values())
+            await news.wait()
+
+    async def _work(self, number: int) -> None:
+        worker = f"{self._url}-{number}"
+        requests = [StartRequest("failover", variables={"number": number})] * BATCH
+        async with Client(self._url, timeout_s=CALL_TIMEOUT_S) as client:
+            while not self._over:
+                try:
+                    if self._starting:
+                        made = await client.start_instances(requests)
+                        self.started |= {each.instance.id for each in made if each.instance is not None}
+                    asked_at = trio.current_time()
+                    jobs = await client.poll_jobs(worker, ["failover"], max_jobs=BATCH, lease_s=2, wait_s=1)
+                    results = [Completion(job_id=job.id, attempt=job.attempt, variables={}) for job in jobs]
+                    outcomes = await client.complete_jobs(worker, results) if results else []
+                except ClientError:
+                    await trio.sleep(PAUSE_S)
+                    continue
+                now = trio.current_time()
+                for job, outcome in zip(jobs, outcomes, strict=True):
+                    if outcome.outcome in ("ok", "already-completed"):
+                        self.done[job.instance_id] = now
+                        self._polled_at = max(self._polled_at, asked_at)
+                self._changed.set()
+                self._changed = trio.Event()
+
+    def lost(self, dsn: str) -> list[str]:
+        """Ids of instances that were acknowledged as started, or their jobs as done, and are not."""
+        with psycopg.connect(dsn) as connection:
+            rows = connection.execute("SELECT id, status FROM penstock_instances").fetchall()
+        found = dict(rows)
+        return sorted(self.started - found.keys()) + sorted(one for one in self.done if found.get(one) != "COMPLETED")
+
+
 class Drill:
     """One of them, in an empty directory."""
 
@@ -76,9 +140,7 @@ class Drill:
         self._clients = clients
         self._primary, self._standby = Server(directory / "primary"), Server(directory / "standby")
         self._number = engines
-        self._started: set[str] = set()
-        self._done: dict[str, float] = {}
-        self._over = False
+        self._callers: list[Callers] = []
 
     async def run(self) -> Verdict:
         """What was seen; the servers are ended."""
@@ -111,28 +173,32 @@ class Drill:
 
     async def _play(self, ports: Sequence[int]) -> Verdict:
         async with trio.open_nursery() as nursery:
-            for number in range(self._clients):
-                nursery.start_soon(self._work, number, f"http://127.0.0.1:{ports[number % len(ports)]}")
+            for number, port in enumerate(ports):
+                self._callers.append(callers := Callers(f"http://127.0.0.1:{port}"))
+                nursery.start_soon(callers.run, len(range(number, self._clients, len(ports))))
             asynchronous = await self._span()
             await self._primary.wait_for_standby("standby")
             synchronous = await self._span()
             with trio.fail_after(BACK_WITHIN_S):
-                while not self._done:  # on a machine that is slow
+                while not self._done_at():  # on a machine that is slow
                     await trio.sleep(PAUSE_S)
-            last_at = max(self._done.values())
+            last_at = max(self._done_at())
             await self._primary.kill()
             killed_at = trio.current_time()
             self._standby.promote()
             with trio.fail_after(BACK_WITHIN_S):
-                while max(self._done.values()) <= killed_at:
+                while max(self._done_at()) <= killed_at:
                     await trio.sleep(PAUSE_S)
             promoted = await self._span()
+            for callers in self._callers:
+                callers.start_no_more()
             with trio.fail_after(ENDS_WITHIN_S):
                 while not await self._all_ended():
                     await trio.sleep(PAUSE_S)
-            self._over = True
+            for callers in self._callers:
+                callers.end()
         dsn = f"{self._standby.dsn(DATABASE)} options='-c search_path=penstock,public'"
-        times = sorted({at for at in self._done.values() if at >= last_at})
+        times = sorted({at for at in self._done_at() if at >= last_at})
         gap_s, back_at = max((after - before, after) for before, after in pairwise(times))  # what was under way may end
         return Verdict(
             asynchronous_jobs_per_s=asynchronous,
@@ -140,51 +206,26 @@ class Drill:
             promoted_jobs_per_s=promoted,
             gap_s=gap_s,
             promotion_s=back_at - killed_at,
-            started=len(self._started),
-            done=len(self._done),
-            lost=await trio.to_thread.run_sync(self._lost, dsn),
+            started=sum(len(callers.started) for callers in self._callers),
+            done=len(self._done_at()),
+            lost=[one for callers in self._callers for one in await trio.to_thread.run_sync(callers.lost, dsn)],
             broken=[str(one) for one in await trio.to_thread.run_sync(find_broken, dsn)],
         )
 
     async def _span(self) -> float:
         """Jobs a second that are done from now on."""
-        before, began = len(self._done), trio.current_time()
+        before, began = len(self._done_at()), trio.current_time()
         await trio.sleep(self._seconds)
-        return (len(self._done) - before) / (trio.current_time() - began)
+        return (len(self._done_at()) - before) / (trio.current_time() - began)
+
+    def _done_at(self) -> list[float]:
+        return [at for callers in self._callers for at in callers.done.values()]
 
     async def _all_ended(self) -> bool:
-        """No more are started while this is asked."""
-        self._seconds = 0
         with suppress(psycopg.OperationalError), psycopg.connect(self._standby.dsn(DATABASE)) as connection:
             question = b"SELECT count(*) FROM penstock.instance WHERE status = 0"
             return connection.execute(question).fetchall() == [(0,)]
         return False
-
-    async def _work(self, number: int, url: str) -> None:
-        worker = f"w{number}"
-        requests = [StartRequest("failover", variables={"number": number})] * BATCH
-        async with Client(url, timeout_s=CALL_TIMEOUT_S) as client:
-            while not self._over:
-                try:
-                    if self._seconds:
-                        made = await client.start_instances(requests)
-                        self._started |= {each.instance.id for each in made if each.instance is not None}
-                    jobs = await client.poll_jobs(worker, ["failover"], max_jobs=BATCH, lease_s=2, wait_s=1)
-                    results = [Completion(job_id=job.id, attempt=job.attempt, variables={}) for job in jobs]
-                    outcomes = await client.complete_jobs(worker, results) if results else []
-                except ClientError:
-                    await trio.sleep(PAUSE_S)
-                    continue
-                now = trio.current_time()
-                for job, outcome in zip(jobs, outcomes, strict=True):
-                    if outcome.outcome in ("ok", "already-completed"):
-                        self._done[job.instance_id] = now
-
-    def _lost(self, dsn: str) -> list[str]:
-        with psycopg.connect(dsn) as connection:
-            rows = connection.execute("SELECT id, status FROM penstock_instances").fetchall()
-        found = dict(rows)
-        return sorted(self._started - found.keys()) + sorted(one for one in self._done if found.get(one) != "COMPLETED")
 
 
 async def main(options: argparse.Namespace) -> int:
