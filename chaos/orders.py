@@ -250,6 +250,8 @@ class Rig:
                 ends[f"{placed.story}: {name}"] += 1
                 journal = _journal(connection, number)
                 records += len(journal)
+                if _never_began(name, deeds[placed.id], journal):
+                    continue
                 problems = _problems(placed, name, deeds[placed.id], journal)
                 problems += _replayed(placed, name, arguments, started_at, journal)
                 self.broken += [f"{placed.id} ({placed.story}, {name}): {problem}" for problem in problems]
@@ -270,6 +272,11 @@ def _journal(connection: psycopg.Connection, instance: int) -> list[Record]:
         Record(at, JournalKind(kind), path, name, payload, None, attempt, pos)
         for at, kind, path, name, payload, _, attempt, pos in rows
     ]
+
+
+def _never_began(status: str, deeds: list[str], journal: list[Record]) -> bool:
+    """Whether it was cancelled before an executor had it: it ends at once, and there is no record of the cancel."""
+    return status == "CANCELLED" and not deeds and all(record.kind is JournalKind.MESSAGE for record in journal)
 
 
 def _problems(placed: Placed, status: str, deeds: list[str], journal: list[Record]) -> list[str]:

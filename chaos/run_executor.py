@@ -11,7 +11,7 @@ import trio
 
 from penstock.durable import App, child, first, move_on_after, open_nursery, receive, sleep, step, workflow
 
-ENGINE, LEDGER = "CHAOS_ENGINE", "CHAOS_LEDGER"
+ENGINE, LEDGER, STEP_RETRIES = "CHAOS_ENGINE", "CHAOS_LEDGER", "CHAOS_STEP_RETRIES"
 TABLES: Final = """
 CREATE TABLE booked (number int NOT NULL, place int NOT NULL);
 CREATE TABLE undone (number int NOT NULL)"""
@@ -19,22 +19,23 @@ CREATE TABLE undone (number int NOT NULL)"""
 FAMILY_EVERY: Final = 5
 RETRIES: Final = 20
 
+_retries: Final = int(os.environ.get(STEP_RETRIES, str(RETRIES)))
 _ledger: Final = os.environ.get(LEDGER, "postgresql:///unused")
 
 
-@step(retries=RETRIES, first=0.05, cap=0.5)
+@step(retries=_retries, first=0.05, cap=0.5)
 async def square(n: int) -> int:
     await trio.sleep(0.01)
     return n * n
 
 
-@step.transaction(at=_ledger, retries=RETRIES, first=0.05, cap=0.5)
+@step.transaction(at=_ledger, retries=_retries, first=0.05, cap=0.5)
 def book(tx: psycopg.Connection[Any], number: int, place: int) -> int:
     tx.execute("INSERT INTO booked VALUES (%s, %s)", (number, place))
     return place
 
 
-@step.transaction(at=_ledger, retries=RETRIES, first=0.05, cap=0.5)
+@step.transaction(at=_ledger, retries=_retries, first=0.05, cap=0.5)
 def undo(tx: psycopg.Connection[Any], number: int) -> None:
     tx.execute("INSERT INTO undone VALUES (%s)", (number,))
 

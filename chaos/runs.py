@@ -26,7 +26,7 @@ import trio
 from psycopg.conninfo import make_conninfo
 
 from chaos.processes import EngineProcess, Process
-from chaos.run_executor import ENGINE, LEDGER, TABLES, errand, result_of
+from chaos.run_executor import ENGINE, LEDGER, RETRIES, STEP_RETRIES, TABLES, errand, result_of
 from chaos.server import Server
 from penstock.client.errors import Conflict
 from penstock.durable import App, RunCancelled, RunFailed
@@ -72,10 +72,14 @@ class Attack:
         seed: str,
         restarts: int = 0,
         restart: Callable[[], Awaitable[None]] | None = None,
+        ends_within_s: float = ENDS_WITHIN_S,
+        step_retries: int = RETRIES,
+        kill_every_s: float = KILL_EVERY_S,
     ) -> None:
         self._dsn, self._ledger, self._directory = dsn, ledger, directory
         self._runs, self._number = runs, executors
         self._restarts, self._restart = restarts, restart
+        self._ends_within_s, self._step_retries, self._kill_every_s = ends_within_s, step_retries, kill_every_s
         self._random = random.Random(seed)
         self._verdict = Verdict()
         self._begun = 0
@@ -93,7 +97,7 @@ class Attack:
             log = self._directory / "engine.log"
             engine = EngineProcess("engine", self._dsn, port, log, SETTINGS, None, grpc_port=grpc_port)
             at = f"grpc://127.0.0.1:{grpc_port}"
-            environment = {ENGINE: at, LEDGER: self._ledger}
+            environment = {ENGINE: at, LEDGER: self._ledger, STEP_RETRIES: str(self._step_retries)}
             self._executors = [
                 Process(f"executor-{n}", ["-m", "chaos.run_executor"], environment, self._directory / f"{n}.log")
                 for n in range(self._number)
@@ -149,7 +153,7 @@ class Attack:
 
     async def _see(self, run: Run[int], number: int) -> None:
         try:
-            found = await run.result(ENDS_WITHIN_S)
+            found = await run.result(self._ends_within_s)
         except RunCancelled:
             self._verdict.cancelled += 1
             self._cancelled.append(number)
@@ -166,9 +170,10 @@ class Attack:
         """One executor after the other; PostgreSQL and the engine at even parts of the runs."""
         hits = [*["postgres"] * self._restarts, "engine"]
         self._random.shuffle(hits)
-        due = {(place + 1) * self._runs // (len(hits) + 1): hit for place, hit in enumerate(hits)}
+        before_last = int(self._runs * LAST_FROM)  # the others wait until all of it has happened
+        due = {(place + 1) * before_last // (len(hits) + 1): hit for place, hit in enumerate(hits)}
         while True:
-            await trio.sleep(KILL_EVERY_S)
+            await trio.sleep(self._kill_every_s)
             executor = self._random.choice(self._executors)
             executor.kill()
             executor.spawn()

@@ -15,7 +15,7 @@ from chaos.journal import Journal, read_journals
 from chaos.verdict import RULES, judge
 from chaos.worker_process import STEPS
 from chaos.workflows import WORKFLOWS
-from penstock.engine.repair.repair import TokenMove
+from penstock.wire.edits import TokenMove
 from tests.engine.conftest import MakeDriver, make_driver
 from tests.engine.driver import Driver
 
