@@ -30,7 +30,7 @@ def main() -> int:
         language.build()
     only = given.only.split(",")
     chosen = [
-        case
+        case._replace(defect=given.defect or "")
         for case in cases((given.wire,) if given.wire else WIRES)
         if any(part in f"{case.scenario['id']} {case.scenario['rule']}" for part in only)
     ]
@@ -41,12 +41,11 @@ def main() -> int:
         if problem is not None:
             print(problem, flush=True)
 
-    environment = {"CONFORMANCE_DEFECT": given.defect} if given.defect else {}
     with (
         tempfile.TemporaryDirectory() as directory,
         shared_server(run_directory(durable=False), durable=False) as server,
     ):
-        failures = Driver(language, server, Path(directory), environment).run(chosen, report)
+        failures = Driver(language, server, Path(directory)).run(chosen, report)
     print(f"{len(chosen) - len(failures)} passed, {len(failures)} failed", flush=True)
     return 1 if failures else 0
 

@@ -22,12 +22,15 @@ from urllib.parse import urlsplit
 from penstock.testing.postgres import PostgresServer
 from sdks.conformance import grpc_proxy, rest_proxy
 from sdks.conformance.matching import MISSING, differs, fits
-from sdks.conformance.programs import HERE, Language, Program
+from sdks.conformance.programs import HERE, Language, Program, take_interrupts
 from sdks.conformance.recorder import Message, Recorder
 from tests.sdk.running_engine import RunningEngine, running_engine
 
-WAIT_S = 60.0
+WAIT_S = 240.0
+"""The end of what hangs, beyond the seconds that the scenario says. No scenario that passes depends on it."""
 LOOK_S = 0.02
+ASK_S = 0.15
+"""Between two questions to the engine: each takes it 2 ms, and many scenarios ask at once."""
 WIRES = ("rest", "grpc")
 IN_PARALLEL = 8
 ENGINES_AT_ONCE = 2
@@ -45,11 +48,12 @@ class Case(NamedTuple):
 
     scenario: Scenario
     wire: str
+    defect: str = ""
 
     @property
     def name(self) -> str:
-        """The scenario and the wire."""
-        return f"{self.scenario['id']} [{self.wire}]"
+        """The scenario and the wire, and the defect."""
+        return f"{self.scenario['id']} [{self.wire}]" + (f" {self.defect}" if self.defect else "")
 
     @property
     def own_engine(self) -> bool:
@@ -84,12 +88,19 @@ class Driver:
     case that kills or stops it. What takes longer than ``wait_s`` has failed."""
 
     def __init__(
-        self, language: Language, server: PostgresServer, directory: Path, environment: Mapping[str, str] | None = None
+        self,
+        language: Language,
+        server: PostgresServer,
+        directory: Path,
+        wait_s: float = WAIT_S,
+        engine: RunningEngine | None = None,
     ) -> None:
+        take_interrupts()
         self._language = language
         self._server = server
         self._directory = directory
-        self._environment = dict(environment or {})
+        self._wait_s = wait_s
+        self._given_engine = engine
 
     def run(self, chosen: Iterable[Case], report: Callable[[str, str | None], None]) -> dict[str, str]:
         """Run the cases beside each other. What failed, by the case's name."""
@@ -101,20 +112,19 @@ class Driver:
             if problem is not None:
                 failures[case.name] = problem
 
-        shared, own = [], []
-        for case in chosen:
-            (own if case.own_engine else shared).append(case)
-        shared.sort(key=lambda case: -float(case.scenario.get("seconds", 1)))
-        with self._engine() as engine, ThreadPoolExecutor(IN_PARALLEL) as pool:
-            for future in [pool.submit(one, case, engine) for case in shared]:
-                future.result()
-
         def alone(case: Case) -> None:
             with self._engine() as engine:
                 one(case, engine)
 
-        with ThreadPoolExecutor(ENGINES_AT_ONCE) as pool:
-            for future in [pool.submit(alone, case) for case in own]:
+        shared, own = [], []
+        for case in chosen:
+            (own if case.own_engine else shared).append(case)
+        shared.sort(key=lambda case: -float(case.scenario.get("seconds", 1)))
+        given = contextlib.nullcontext(self._given_engine) if self._given_engine else self._engine()
+        with given as engine, ThreadPoolExecutor(IN_PARALLEL) as pool, ThreadPoolExecutor(ENGINES_AT_ONCE) as engines:
+            running = [pool.submit(one, case, engine) for case in shared]
+            running += [engines.submit(alone, case) for case in own]
+            for future in running:
                 future.result()
         return failures
 
@@ -126,7 +136,7 @@ class Driver:
 
     def _problem(self, case: Case, engine: RunningEngine) -> str | None:
         try:
-            with Run(case, self._language, engine, self._directory, self._environment) as run:
+            with Run(case, self._language, engine, self._directory, self._wait_s) as run:
                 run.play()
                 run.judge()
         except Failed as failed:
@@ -139,19 +149,15 @@ class Driver:
 class Run:
     """One scenario being run."""
 
-    def __init__(
-        self,
-        case: Case,
-        language: Language,
-        engine: RunningEngine,
-        directory: Path,
-        environment: Mapping[str, str],
-    ) -> None:
+    def __init__(self, case: Case, language: Language, engine: RunningEngine, directory: Path, wait_s: float) -> None:
         self.id = f"c{next(_numbers)}-{case.scenario['id']}"
         text = json.dumps(case.scenario).replace("$id", self.id)
         self._scenario: dict[str, Any] = json.loads(text)
         self._scenario |= self._scenario.get(f"over_{case.wire}", {})
-        self._case, self._language, self._engine, self._environment = case, language, engine, environment
+        self._case, self._language, self._engine = case, language, engine
+        # Of sdks/java/run.sh: a program lives for seconds, which the second compiler would take most of.
+        self._environment = {"JIT_LEVEL": "1"} | ({"CONFORMANCE_DEFECT": case.defect} if case.defect else {})
+        self._wait_s = wait_s + case.scenario.get("seconds", 0)
         self._log = directory / f"{self.id}.log"
         self._recorder = Recorder(self._scenario.get("faults", ()))
         self._recorder.run_steps = self._steps
@@ -165,7 +171,8 @@ class Run:
         port = urlsplit(self._engine.grpc_url if self._case.wire == "grpc" else self._engine.url).port or 0
         proxy = grpc_proxy.serving if self._case.wire == "grpc" else rest_proxy.serving
         own = self._stack.enter_context(proxy(self._recorder, lambda: port))
-        self._url = f"{'grpc' if self._case.wire == 'grpc' else 'http'}://127.0.0.1:{own}"
+        scheme = {"grpc": "grpc", "rest": "http"}[self._case.wire] + ("s" if self._scenario.get("tls") else "")
+        self._url = f"{scheme}://127.0.0.1:{own}"
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -187,7 +194,7 @@ class Run:
         for instance, expected in zip(self.instances, self._expected("instances", []), strict=False):
             status = expected.get("status")
             if status is not None:
-                self._until(f"instance is {status}", lambda i=instance, s=status: self._status(i) == s)
+                self._until(f"instance is {status}", lambda i=instance, s=status: self._status(i) == s, pause_s=ASK_S)
 
     def _definitions(self) -> Iterator[dict[str, Any]]:
         for given in self._scenario.get("definitions", [{}]):
@@ -233,25 +240,27 @@ class Run:
             environment = {"PENSTOCK_URL": self._url, "CONFORMANCE_OPTIONS": json.dumps(options), **self._environment}
             program = Program(self._language, "worker", self._log, environment)
             self._programs.setdefault(name, []).append(program)
-            self._until("the worker is ready", lambda: program.events or program.process.poll() is not None)
+            self._until("the worker is ready", lambda: program.events or program.process.poll() is not None, WAIT_S)
         elif verb == "exit":
-            self._exits.append(self._programs[name][-1].wait(step.get("within", WAIT_S)))
+            self._exits.append(self._programs[name][-1].wait(step.get("within", self._wait_s)))
         else:
             self._programs[name][-1].signal(verb)
 
     def _do_await(self, given: dict[str, Any], step: dict[str, Any]) -> None:
-        within = step.get("within", WAIT_S)
+        within = step.get("within", self._wait_s)
         wanted = given.pop("count", 1)
         if "message" in given:
             kind = given.pop("message")
             self._until(
                 f"{wanted} {kind}", lambda: len(self._fitting(given, self._recorder.of(kind))) >= wanted, within
             )
+        elif "log_lines" in given:
+            self._until("a log", lambda: self._logged() >= given["log_lines"], within)
         elif "event" in given:
             self._until(f"{wanted} of {given}", lambda: len(self._fitting(given, self._events())) >= wanted, within)
         else:
             instance, expected = self.instances[given.pop("instance")], given
-            self._until(f"{expected}", lambda: fits(expected, self._instance(instance)), within)
+            self._until(f"{expected}", lambda: fits(expected, self._instance(instance)), within, pause_s=ASK_S)
 
     def _do_engine(self, given: str, step: dict[str, Any]) -> None:
         getattr(self._engine, given)()
@@ -315,6 +324,8 @@ class Run:
         self._judge_messages()
         if "exits" in self._scenario:
             self._check(differs(self._scenario["exits"], self._exits, "exit codes"))
+        if "log_lines" in self._scenario:
+            self._check(differs(self._scenario["log_lines"], self._logged(), "lines of the programs' logs"))
         for program in self._all_programs() if self._expected("alive", False) else ():
             self._check(None if program.process.poll() is None else f"it ended: {program.process.returncode}")
 
@@ -374,6 +385,9 @@ class Run:
         found: dict[str, Any] = self._call("GET", f"/v1/instances/{instance}")
         return found
 
+    def _logged(self) -> int:
+        return len(self._log.read_text().splitlines()) if self._log.exists() else 0
+
     def _status(self, instance: str) -> str:
         return str(self._instance(instance).get("status"))
 
@@ -398,7 +412,10 @@ class Run:
             raise Failed(f"{method} {path}: {answer.status} {text.decode()}")
         return json.loads(text) if text else {}
 
-    def _until(self, what: str, holds: Callable[[], object], within: float = WAIT_S) -> None:
+    def _until(
+        self, what: str, holds: Callable[[], object], within: float | None = None, *, pause_s: float = LOOK_S
+    ) -> None:
+        within = self._wait_s if within is None else within
         deadline = time.monotonic() + within
 
         def away_or_not() -> bool:
@@ -409,7 +426,7 @@ class Run:
         while away_or_not():
             if time.monotonic() > deadline:
                 raise Failed(f"not within {within:g} s: {what}\n{self._told()}")
-            time.sleep(LOOK_S)
+            time.sleep(pause_s)
 
     def _check(self, problem: str | None) -> None:
         if problem is not None:

@@ -25,8 +25,14 @@ STATUS = {
     503: grpc.StatusCode.UNAVAILABLE,
 }
 OPTIONS = [("grpc.max_receive_message_length", 64 << 20), ("grpc.max_send_message_length", 64 << 20)]
-UNARY = {"CompleteJobs": "complete", "FailJobs": "fail", "HeartbeatJobs": "heartbeat", "ReleaseJobs": "release"}
-NAMES = {"job_id": "jobId", "error_message": "errorMessage", "error_code": "errorCode"}
+UNARY = {
+    "CompleteJobs": "complete",
+    "FailJobs": "fail",
+    "HeartbeatJobs": "heartbeat",
+    "ReleaseJobs": "release",
+    "ParkJobs": "park",
+}
+NAMES = {"job_id": "jobId", "error_message": "errorMessage", "error_code": "errorCode", "stack_trace": "stackTrace"}
 
 
 def _item(kind: str, item: Any) -> Message:
@@ -40,7 +46,13 @@ def _item(kind: str, item: Any) -> Message:
 
 
 def _results(message: Any) -> list[Message]:
-    kinds = {"completions": "complete", "failures": "fail", "releases": "release", "heartbeats": "heartbeat"}
+    kinds = {
+        "completions": "complete",
+        "failures": "fail",
+        "releases": "release",
+        "parks": "park",
+        "heartbeats": "heartbeat",
+    }
     return [_item(kind, item) for field, kind in kinds.items() for item in getattr(message, field, ())]
 
 

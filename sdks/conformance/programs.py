@@ -81,9 +81,11 @@ def build_once(language: Language, run: str) -> None:
             stamp.write("built")
 
 
-def _take_interrupts() -> None:
-    """In the program: a shell that runs us in its background has it ignore SIGINT."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+def take_interrupts() -> None:
+    """Let programs take SIGINT, from the main thread. A shell that runs us in its background has us ignore it, which
+    programs inherit, as they do no handler. (Code between fork and exec crashes in a process with threads.)"""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Program:
@@ -101,7 +103,6 @@ class Program:
             stdout=subprocess.PIPE,
             stderr=self._log_file,
             text=True,
-            preexec_fn=_take_interrupts,  # noqa: PLW1509 - one call, which takes no lock
         )
         self.events: list[dict[str, Any]] = []
         self._reader = threading.Thread(target=self._read, daemon=True)

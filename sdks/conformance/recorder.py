@@ -22,6 +22,8 @@ class Fault:
         self.do: str = given.get("do", "forward")
         self.seconds: float = given.get("seconds", 0.0)
         self.status: int = given.get("status", 503)
+        self.headers: dict[str, str] = given.get("headers", {})
+        self.body: object = given.get("body")
         self.steps: list[dict[str, Any]] = given.get("steps", [])
 
 

@@ -114,7 +114,9 @@ class _Exchange:
             if fault.do == "lose-request":
                 return self._break()
             if fault.do == "status":
-                return self._refuse(fault.status)
+                return self._refuse(fault)
+            if fault.do == "answer":
+                return self._answer(fault.status, {"Content-Type": "application/json"}, json.dumps(fault.body).encode())
             if fault.do == "twice":
                 self._forward(body)
         answer = self._forward(body)
@@ -122,6 +124,8 @@ class _Exchange:
             return self._break()
         if fault is not None and fault.do == "garbage":
             return self._answer(200, {"Content-Type": "text/html"}, b"<html>not what you asked for")
+        if fault is not None and fault.do in ("truncate", "stall"):
+            return self._half_of(answer, fault.seconds)
         status, headers, text = answer
         if (found := self._jobs_fault(status, text)) is not None and found.do == "lose-answer":
             return self._break()
@@ -173,10 +177,23 @@ class _Exchange:
         if status != 204:
             handler.wfile.write(body)
 
-    def _refuse(self, status: int) -> None:
+    def _half_of(self, answer: tuple[int, dict[str, str], bytes], seconds: float) -> None:
+        """Send the head and half of the body, nothing for so long, and break the connection."""
+        handler, (status, headers, body) = self._handler, answer
+        handler.send_response_only(status)
+        for name, value in (headers | {"Content-Length": str(len(body))}).items():
+            handler.send_header(name, value)
+        handler.end_headers()
+        handler.wfile.write(body[: len(body) // 2])
+        handler.wfile.flush()
+        select.select([handler.connection], [], [], seconds)  # until then, or until the worker goes away
+        self._break()
+
+    def _refuse(self, fault: Fault) -> None:
         names = {401: "unauthenticated", 429: "resource-exhausted", 500: "internal-error", 503: "unavailable"}
-        told = {"error": names.get(status, "bad-request"), "reason": "a fault of the test", "message": "the same"}
-        self._answer(status, {"Content-Type": "application/json"}, json.dumps(told).encode())
+        told = {"error": names.get(fault.status, "bad-request"), "reason": "a fault of the test", "message": "the same"}
+        headers = {"Content-Type": "application/json"} | fault.headers
+        self._answer(fault.status, headers, json.dumps(told).encode())
 
     def _break(self) -> None:
         self._handler.close_connection = True

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from penstock.client import StartRequest, SyncClient
 from penstock.testing.postgres import PostgresServer, run_directory, shared_server
-from sdks.conformance.programs import LANGUAGES, Language, Program
+from sdks.conformance.programs import LANGUAGES, Language, Program, take_interrupts
 from tests.runtime.engine_process import call
 from tests.sdk.running_engine import RunningEngine, running_engine
 
@@ -46,6 +46,7 @@ def measured(engine: RunningEngine, language: Language, wire: str, directory: Pa
         end = {"id": "end", "name": "e", "type": "END"}
         client.upload_definition({"id": name, "name": name, "steps": [work, end]})
         client.start_instances([StartRequest(definition_id=name) for _ in range(JOBS)])
+        take_interrupts()
         program = Program(language, "worker", directory / f"{name}.log", environment)
         try:
             begun = waited(engine, name, WARM, program)

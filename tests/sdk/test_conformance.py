@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from penstock.testing.postgres import PostgresServer
-from sdks.conformance.driver import WIRES, Case, Driver, cases, parts, rules, scenarios
+from sdks.conformance.driver import WIRES, Driver, cases, parts, rules, scenarios
 from sdks.conformance.programs import LANGUAGES, SDKS, build_once
 from sdks.conformance.python.defects import DEFECTS
+from tests.sdk.running_engine import RunningEngine, running_engine
 
 EACH: Final = (
     "python",
@@ -23,10 +25,11 @@ LINES_MAX: Final = 2_500
 SOURCES: Final = {"go": "*.go", "typescript": "src/*.ts", "java": "src/main/java/**/*.java"}
 
 
-def played(
-    server: PostgresServer, directory: Path, language: str, chosen: list[Case], **environment: str
-) -> dict[str, str]:
-    return Driver(LANGUAGES[language], server, directory, environment).run(chosen, lambda name, problem: None)
+@pytest.fixture(scope="module")
+def shared_engine(postgres_server: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEngine]:
+    """For all scenarios that leave it running: each has names of its own."""
+    with running_engine(postgres_server, tmp_path_factory.mktemp("engine")) as engine:
+        yield engine
 
 
 def faulty(scenario: object) -> bool:
@@ -53,6 +56,40 @@ def test_an_sdk_stays_small(language: str) -> None:
     assert sum(len(path.read_text().splitlines()) for path in files) <= LINES_MAX
 
 
+NOTICED_AT_ONCE: Final = {
+    "forgets_results": "a-result-is-merged",
+    "rounds_numbers": "whole-numbers-of-any-size",
+    "takes_what_does_not_fit_for_a_fault_that_passes": "typed-variables-of-a-wrong-type",
+    "sends_no_attempt": "the-attempt-goes-back",
+    "always_says_retryable": "a-failure-for-good",
+    "sends_no_code": "an-error-with-another-code",
+    "sends_no_pause": "a-failure-asks-for-a-pause",
+    "sends_no_stack": "an-error-tells-where-it-happened",
+    "tells_the_wrong_attempt": "a-handler-knows-its-job",
+    "makes_a_key_for_each_attempt": "the-key-stays-in-all-attempts",
+    "forgets_the_rules_of_a_start": "start-with-an-instance-key",
+    "tells_errors_without_their_code": "get-an-unknown-instance",
+    "sends_no_variables": "start-and-get",
+    "reads_one_page": "list-all",
+}
+"""By defect, a scenario that fails by what it sees, not by waiting: these tell nothing of a busy machine.
+
+All defects, and whether each scenario notices one, is what ``python -m sdks.conformance.broken`` plays.
+"""
+
+
+@pytest.mark.slow(reason="plays scenarios with workers that are broken on purpose")
+def test_broken_workers_are_noticed(
+    postgres_server: PostgresServer, shared_engine: RunningEngine, tmp_path: Path
+) -> None:
+    of = {case.scenario["id"]: case for case in cases(("rest",))}
+    chosen = [of[scenario]._replace(defect=defect) for defect, scenario in NOTICED_AT_ONCE.items()]
+    driver = Driver(LANGUAGES["python"], postgres_server, tmp_path, engine=shared_engine)
+    failures = driver.run(chosen, lambda name, problem: None)
+    assert failures.keys() == {case.name for case in chosen}
+    assert [text for text in failures.values() if text.startswith(("not within", "Traceback"))] == []
+
+
 PLAYED: Final = [(part, wire) for part in parts() for wire in WIRES if cases((wire,), part)]
 
 
@@ -61,14 +98,13 @@ PLAYED: Final = [(part, wire) for part in parts() for wire in WIRES if cases((wi
 @pytest.mark.filterwarnings("default::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.filterwarnings("default::ResourceWarning")
 @pytest.mark.slow(reason="builds programs of other languages and plays scenarios with them")
+@pytest.mark.timeout(1_200)  # the first of a language waits for its build
 @pytest.mark.parametrize(("part", "wire"), PLAYED)
 @pytest.mark.parametrize("language", EACH)
 def test_a_language_passes_all_scenarios(
-    postgres_server: PostgresServer, tmp_path: Path, language: str, part: str, wire: str
+    postgres_server: PostgresServer, shared_engine: RunningEngine, tmp_path: Path, language: str, part: str, wire: str
 ) -> None:
     build_once(LANGUAGES[language], postgres_server.directory.name)
+    driver = Driver(LANGUAGES[language], postgres_server, tmp_path, engine=shared_engine)
     chosen = cases((wire,), part)
-    failures = played(postgres_server, tmp_path, language, chosen)
-    if failures:  # what a stalled machine fails does not fail twice
-        failures = played(postgres_server, tmp_path, language, [case for case in chosen if case.name in failures])
-    assert failures == {}
+    assert driver.run(chosen, lambda name, problem: None) == {}

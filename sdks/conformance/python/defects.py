@@ -15,7 +15,7 @@ import msgspec
 from penstock.client import caller, instances, messages
 from penstock.client.errors import ClientError
 from penstock.client.grpc import credit
-from penstock.wire.model import Completion, Failure
+from penstock.wire.model import Completion, Failure, Park
 from penstock.worker import (
     Worker,
     errors,
@@ -134,6 +134,18 @@ def sends_no_code(worker: Worker | None) -> None:
 @defect("retry-after-sent")
 def sends_no_pause(worker: Worker | None) -> None:
     _report_as(_failures(retry_after_s=None))
+
+
+@defect("stack-sent")
+def sends_no_stack(worker: Worker | None) -> None:
+    _report_as(_failures(stack_trace=None))
+
+
+@defect("waits")
+def takes_waiting_for_a_failure(worker: Worker | None) -> None:
+    _report_as(
+        lambda r: Failure(job_id=r.job_id, attempt=r.attempt, retryable=True) if isinstance(r, Park) else r,
+    )
 
 
 @defect("time-limit")

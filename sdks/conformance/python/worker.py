@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import time
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import anyio
@@ -17,7 +18,7 @@ import msgspec
 from penstock.client import Client, ClientError
 from penstock.client.grpc import GrpcTransport
 from penstock.wire.start import Debounce, Dedupe, Throttle
-from penstock.worker import JobContext, NonRetryable, Retry, StepError, Worker
+from penstock.worker import JobContext, Later, NonRetryable, Retry, StepError, WaitFor, Worker
 
 assert GrpcTransport
 
@@ -79,10 +80,35 @@ async def act(job: JobContext, step: dict[str, Any]) -> Any:
         case "stubborn":
             await anyio.to_thread.run_sync(time.sleep, step["seconds"])
             return step.get("variables", {"slept": True})
+        case "later":
+            raise Later(until=datetime.now(UTC) + timedelta(seconds=step["seconds"]))
+        case "waitFor":
+            until = datetime.now(UTC) + timedelta(seconds=step["seconds"]) if "seconds" in step else None
+            raise WaitFor(step["signal"], until=until)
+        case "worst":
+            return worst(step["way"])
         case "crash":
             return os.kill(os.getpid(), signal.SIGKILL)
         case other:
             raise AssertionError(f"unknown op {other}")
+
+
+class Nasty(BaseException):
+    """An error that nobody can read."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def worst(way: int) -> object:
+    """End with the nastiest thing that the language has."""
+    if way == 1:
+        raise Nasty
+    if way == 2:
+        sys.exit(3)
+    if way == 3:
+        return {"value": object()}
+    raise BaseExceptionGroup("several", [Nasty(), RuntimeError("x")])
 
 
 def failure_of(step: dict[str, Any]) -> Exception:
@@ -143,7 +169,7 @@ def make_worker() -> Worker:
 
 async def serve_client() -> None:
     """Read a command a line, make the call, print its result or its error."""
-    async with Client(os.environ["PENSTOCK_URL"], timeout_s=20) as client:
+    async with Client(os.environ["PENSTOCK_URL"], timeout_s=120) as client:
         async for line in anyio.wrap_file(sys.stdin):
             command = json.loads(line)
             try:
