@@ -40,6 +40,21 @@ func isUnavailable(code string) bool {
 	return code == "unavailable" || code == "resource-exhausted" || code == "connection-failed" || code == "timed-out"
 }
 
+// whatToDo names the next step for a refusal that ends a worker.
+func whatToDo(err error) string {
+	switch ErrorCode(err) {
+	case "unauthenticated":
+		return "give the worker a token that the engine knows: Options.Token"
+	case "forbidden":
+		return "give the caller of this token the permission to work"
+	case "gone":
+		return "the engine dispatches jobs through Kafka, which this worker does not read"
+	case "redirected":
+		return "give the worker the address that the redirect names"
+	}
+	return "look whether the URL is the engine's, and whether the engine is as new as this worker"
+}
+
 // mayPass tells whether to ask for jobs again. A worker that was let in once waits for its token to be renewed.
 func mayPass(err error, answered bool) bool {
 	code := ErrorCode(err)
@@ -74,6 +89,26 @@ func (e retryAfter) Unwrap() error { return e.error }
 
 // RetryAfter fails the job; it is tried again after the pause while the step has retries left.
 func RetryAfter(err error, after time.Duration) error { return retryAfter{err, after} }
+
+type parked struct {
+	until  time.Time // zero: without an end
+	signal string
+}
+
+func (p parked) Error() string {
+	if p.signal == "" {
+		return fmt.Sprintf("waits until %s", p.until)
+	}
+	return fmt.Sprintf("waits for the signal %q", p.signal)
+}
+
+// Later gives the job back until a time: it comes again then, as the next attempt, with its checkpoint. No retry is
+// spent, and the worker is free meanwhile.
+func Later(until time.Time) error { return parked{until: until} }
+
+// WaitFor gives the job back until the instance gets a signal of this name (or one to the step), at longest until a
+// time; the zero time is no limit. What the signal brings is among the variables of the next attempt.
+func WaitFor(signal string, until time.Time) error { return parked{until, signal} }
 
 // Why a handler's context was cancelled: context.Cause(ctx).
 var (

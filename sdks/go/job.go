@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
@@ -114,13 +115,21 @@ func (h *heldJob) key() jobKey { return jobKey{h.job.ID, h.job.Attempt} }
 func (h *heldJob) stop(why error) { h.stopOnce.Do(func() { h.cancel(why) }) }
 
 // run calls the handler and says what is to be reported; nil when nothing is.
-func (h *heldJob) run(of *registered) *result {
+func (h *heldJob) run(of *registered) (report *result) {
+	defer func() { // of a method of the handler's result or error
+		if broken := recover(); broken != nil {
+			report = h.failed(panicked(broken))
+		}
+	}()
 	ctx := h.ctx
 	if of.timeout > 0 {
 		limited, cancel := context.WithTimeoutCause(ctx, of.timeout, ErrDeadline)
 		defer cancel()
 		ctx = limited
 	}
+	ended := make(chan struct{})
+	defer close(ended)
+	defer context.AfterFunc(ctx, func() { h.warnOfDeafness(ctx, ended) })()
 	made, err := guarded(ctx, of.handler, h.job)
 	var text json.RawMessage
 	if err == nil && made != nil {
@@ -142,6 +151,16 @@ func (h *heldJob) run(of *registered) *result {
 		return nil // it stops: the job goes back
 	}
 	return h.failed(err)
+}
+
+// warnOfDeafness tells of a handler that goes on although it was told to stop.
+func (h *heldJob) warnOfDeafness(ctx context.Context, ended <-chan struct{}) {
+	select {
+	case <-ended:
+	case <-time.After(deafAfter):
+		h.session.log.Warn("a handler was told to stop and goes on; it keeps its slot: let it watch its context",
+			"job", h.job.ID, "type", h.job.Type, "reason", context.Cause(ctx))
+	}
 }
 
 func (h *heldJob) failure(message string, retryable bool) *result {
@@ -169,31 +188,70 @@ func (h *heldJob) failed(err error) *result {
 		return made
 	}
 	var final nonRetryable
-	made := h.failure(err.Error(), !errors.As(err, &final))
+	retryable := !errors.As(err, &final)
+	var wait parked
+	if errors.As(err, &wait) && retryable {
+		return h.parked(wait)
+	}
+	made := h.failure(err.Error(), retryable)
 	var later retryAfter
 	if errors.As(err, &later) {
-		made.RetryAfterSeconds = later.after.Seconds()
+		made.RetryAfterSeconds = min(max(0, later.after), maxRetryPause).Seconds()
+	}
+	var broken panicError
+	if errors.As(err, &broken) {
+		made.StackTrace = broken.stack
 	}
 	return made
+}
+
+func (h *heldJob) parked(wait parked) *result {
+	if wait.until.IsZero() && wait.signal == "" {
+		return h.failure("Later and WaitFor need a time or the name of a signal", false)
+	}
+	made := &result{held: h, kind: park, JobID: h.job.ID, Attempt: h.job.Attempt, Signal: wait.signal}
+	if !wait.until.IsZero() {
+		made.Until = &wait.until
+	}
+	return made
+}
+
+// panicError is a panic of user code, with the end of its stack.
+type panicError struct {
+	value any
+	stack string
+}
+
+func (p panicError) Error() string { return fmt.Sprintf("panic: %v", p.value) }
+
+func panicked(value any) error {
+	stack := debug.Stack()
+	return panicError{value, strings.ToValidUTF8(string(stack[max(0, len(stack)-maxStackBytes):]), "\uFFFD")}
 }
 
 // guarded turns a panic of the handler into an error.
 func guarded(ctx context.Context, handler Handler, job *Job) (made any, err error) {
 	defer func() {
 		if broken := recover(); broken != nil {
-			err = fmt.Errorf("panic: %v", broken)
+			err = panicked(broken)
 		}
 	}()
 	return handler(ctx, job)
 }
 
-const maxErrorBytes = 4096
+const (
+	maxErrorBytes = 4096
+	maxStackBytes = 16_384
+	maxRetryPause = 24 * 24 * time.Hour // what fits into the milliseconds of a message
+	deafAfter     = 10 * time.Second
+)
 
 type resultKind string
 
 const (
 	completion resultKind = "complete"
 	failure    resultKind = "fail"
+	park       resultKind = "park"
 	release    resultKind = "release"
 )
 
@@ -210,6 +268,9 @@ type result struct {
 	ErrorMessage      string          `json:"errorMessage,omitempty"`
 	ErrorCode         string          `json:"errorCode,omitempty"`
 	RetryAfterSeconds float64         `json:"retryAfterSeconds,omitempty"`
+	StackTrace        string          `json:"stackTrace,omitempty"`
+	Until             *time.Time      `json:"until,omitempty"`
+	Signal            string          `json:"signal,omitempty"`
 }
 
 type heartbeat struct {

@@ -2,6 +2,7 @@ package penstock
 
 import (
 	"context"
+	"net/url"
 	"sync"
 	"time"
 )
@@ -91,8 +92,7 @@ func (p *longPoll) poll(ctx context.Context, sub *subscription) error {
 		}
 		answered = true
 		outages.reset()
-		p.acceptAll(*got.Jobs)
-		if len(*got.Jobs) > 0 || time.Since(asked) >= heldPoll {
+		if p.acceptAll(*got.Jobs) || time.Since(asked) >= heldPoll {
 			idle.reset()
 		} else {
 			sleep(asking, idle.pause(nil))
@@ -101,10 +101,11 @@ func (p *longPoll) poll(ctx context.Context, sub *subscription) error {
 	return nil
 }
 
-func (p *longPoll) acceptAll(jobs []*Job) {
+// acceptAll tells whether any of the jobs was of use.
+func (p *longPoll) acceptAll(jobs []*Job) bool {
 	var back []*result
 	for _, each := range jobs {
-		if !p.session.accept(each) {
+		if each != nil && !p.session.accept(each) {
 			back = append(back, &result{kind: release, JobID: each.ID, Attempt: each.Attempt})
 		}
 	}
@@ -113,6 +114,7 @@ func (p *longPoll) acceptAll(jobs []*Job) {
 		defer cancel()
 		_, _ = p.send(ctx, release, back) // their leases end by themselves
 	}
+	return len(back) < len(jobs)
 }
 
 // watch hears at once of jobs that are cancelled. Engines that don't tell leave it to the heartbeats.
@@ -149,11 +151,39 @@ func (p *longPoll) watch(ctx context.Context) {
 }
 
 func (p *longPoll) send(ctx context.Context, kind resultKind, items []*result) ([]outcome, error) {
+	if kind == park {
+		return p.parkEach(ctx, items)
+	}
 	field := "results"
 	if kind == release {
 		field = "jobs"
 	}
 	return p.outcomes(ctx, "/v1/jobs/"+string(kind), field, items)
+}
+
+// parkEach makes a call for each: REST has none for many.
+func (p *longPoll) parkEach(ctx context.Context, items []*result) ([]outcome, error) {
+	outcomes := make([]outcome, len(items))
+	for i, each := range items {
+		body := map[string]any{"workerId": p.session.opts.ID, "attempt": each.Attempt, "until": each.Until, "signal": each.Signal}
+		if each.Signal == "" {
+			delete(body, "signal")
+		}
+		err := p.caller.call(ctx, request{method: "POST", path: "/v1/jobs/" + url.PathEscape(each.JobID) + "/park", body: body, timeout: callLimit}, nil)
+		outcomes[i] = outcome{each.JobID, "ok", ""}
+		switch code := ErrorCode(err); {
+		case err == nil:
+		case code == "lease-lost" || code == "cancelled" || code == "not-found":
+			outcomes[i] = outcome{each.JobID, code, err.Error()}
+		case isUnavailable(code):
+			outcomes[i].Outcome = "unavailable"
+		case code == "bad-request":
+			outcomes[i] = outcome{each.JobID, "invalid", err.Error()}
+		default:
+			return nil, err
+		}
+	}
+	return outcomes, nil
 }
 
 func (p *longPoll) beat(ctx context.Context, items []heartbeat) ([]outcome, error) {

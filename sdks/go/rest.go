@@ -3,6 +3,7 @@ package penstock
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,9 +18,13 @@ import (
 type Options struct {
 	// Token gives the bearer token of a call; asked before each, so that it can be renewed.
 	Token func(context.Context) (string, error)
+	// TLS is the configuration for https:// and grpcs://, such as a CA of your own; nil trusts the system's.
+	TLS *tls.Config
 	// HTTPClient is used for REST in place of one of our own. It must have no timeout of its own.
 	HTTPClient *http.Client
 }
+
+const maxAnswer = 64 << 20
 
 type caller struct {
 	base string
@@ -31,7 +36,13 @@ func newCaller(base string, opts Options) *caller {
 	client := opts.HTTPClient
 	if client == nil {
 		dialer := &net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}
-		client = &http.Client{Transport: &http.Transport{DialContext: dialer.DialContext, MaxIdleConnsPerHost: 32, DisableCompression: true}}
+		client = &http.Client{
+			Transport: &http.Transport{
+				DialContext: dialer.DialContext, MaxIdleConnsPerHost: 32, DisableCompression: true, TLSClientConfig: opts.TLS,
+				TLSHandshakeTimeout: 10 * time.Second,
+			},
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		}
 	}
 	return &caller{base, opts, client}
 }
@@ -77,16 +88,19 @@ func (c *caller) call(ctx context.Context, r request, answer any) error {
 		return connectionError(ctx, err)
 	}
 	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
+	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
 	if err != nil {
 		return connectionError(ctx, err)
+	}
+	if len(text) > maxAnswer {
+		return &Error{Code: "internal-error", Reason: "the answer is larger than 64 MiB", Status: response.StatusCode, MaybeApplied: true}
 	}
 	if response.StatusCode/100 != 2 {
 		return refusal(response, text)
 	}
 	if answer != nil && len(text) > 0 {
 		if err := json.Unmarshal(text, answer); err != nil {
-			return &Error{Code: "internal-error", Reason: "unreadable answer: " + err.Error(), Status: response.StatusCode}
+			return &Error{Code: "internal-error", Reason: "unreadable answer: " + err.Error(), Status: response.StatusCode, MaybeApplied: true}
 		}
 	}
 	return nil
@@ -107,13 +121,19 @@ func refusal(response *http.Response, text []byte) error {
 		told.Error = byStatus[response.StatusCode]
 		told.Reason = fmt.Sprintf("HTTP %d: %.500s", response.StatusCode, text)
 	}
+	if to := response.Header.Get("Location"); response.StatusCode/100 == 3 {
+		told.Error, told.Reason = "redirected", fmt.Sprintf("HTTP %d to %.500s: this is not the engine's address", response.StatusCode, to)
+	}
 	if told.Error == "" {
 		told.Error = "internal-error"
 	}
 	refused := &Error{Code: told.Error, Reason: told.Reason, Status: response.StatusCode}
 	refused.MaybeApplied = response.StatusCode >= 500
-	if seconds, err := strconv.Atoi(response.Header.Get("Retry-After")); err == nil {
-		refused.RetryAfter = time.Duration(seconds) * time.Second
+	after := response.Header.Get("Retry-After")
+	if seconds, err := strconv.Atoi(after); err == nil && seconds > 0 {
+		refused.RetryAfter = time.Duration(min(seconds, 86_400)) * time.Second
+	} else if at, err := http.ParseTime(after); err == nil {
+		refused.RetryAfter = max(0, time.Until(at))
 	}
 	return refused
 }

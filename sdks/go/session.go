@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -47,17 +48,17 @@ type session struct {
 	byType map[string]*subscription
 	slots  chan struct{}
 
-	mu       sync.Mutex
-	held     map[jobKey]*heldJob
-	active   int // handlers that run or wait for their turn
-	queued   int // results that are not settled
-	draining bool
-	changed  chan struct{} // closed and made anew when room, or what is held, changes
-	stopped  chan struct{} // closed when the drain begins
-	noGrace  chan struct{} // closed when the grace is to end
-	hurry    chan struct{} // heartbeats at once
-	reports  map[resultKind]chan *result
-	handlers sync.WaitGroup
+	mu        sync.Mutex
+	held      map[jobKey]*heldJob
+	active    int // handlers that run or wait for their turn
+	queued    int // results that are not settled
+	draining  bool
+	changed   chan struct{} // closed and made anew when room, or what is held, changes
+	stopped   chan struct{} // closed when the drain begins
+	noGrace   chan struct{} // closed when the grace is to end
+	hurry     chan struct{} // heartbeats at once
+	reports   map[resultKind]chan *result
+	beatsFail atomic.Bool
 }
 
 func newSession(w *Worker) *session {
@@ -88,7 +89,7 @@ func (s *session) run(ctx context.Context) error {
 	services, endServices := context.WithCancel(context.Background())
 	defer endServices()
 	var background sync.WaitGroup
-	for _, kind := range []resultKind{completion, failure} {
+	for _, kind := range []resultKind{completion, failure, park} {
 		s.reports[kind] = make(chan *result, s.opts.MaxUnreported+s.opts.Concurrency+1000)
 		background.Go(func() { s.deliver(services, kind, s.reports[kind]) })
 	}
@@ -100,7 +101,7 @@ func (s *session) run(ctx context.Context) error {
 	background.Go(func() {
 		err := s.wire.run(source)
 		if err != nil {
-			s.log.Error("the engine gives this worker no jobs", "error", err)
+			s.log.Error("the engine gives this worker no jobs", "error", err, "to do", whatToDo(err))
 			s.mu.Lock()
 			if !s.draining {
 				s.beginDrain()
@@ -156,6 +157,11 @@ func (s *session) finish() {
 	}
 	s.waitUntil(cleanUp, nil, func() bool { return s.active == 0 })
 	s.waitUntil(lastCalls, nil, func() bool { return s.queued == 0 })
+	s.mu.Lock()
+	if s.queued > 0 || s.active > 0 {
+		s.log.Error("the engine did not take all results, or handlers go on: these jobs will be done again", "results", s.queued, "handlers", s.active)
+	}
+	s.mu.Unlock()
 	s.giveBack(s.matching(func(h *heldJob) bool { return true }))
 }
 
@@ -230,6 +236,11 @@ func (s *session) accept(job *Job) bool {
 		cancel(nil)
 		return false
 	}
+	if s.held[held.key()] != nil { // it came twice
+		s.mu.Unlock()
+		cancel(nil)
+		return true
+	}
 	s.held[held.key()] = held
 	s.active++
 	sub.active++
@@ -239,7 +250,12 @@ func (s *session) accept(job *Job) bool {
 }
 
 func (s *session) work(held *heldJob) {
-	made := s.inTurn(held)
+	made := held.failure("the handler ended its goroutine (runtime.Goexit)", true)
+	defer func() { s.worked(held, made) }() // Goexit passes by whatever is not deferred
+	made = s.inTurn(held)
+}
+
+func (s *session) worked(held *heldJob, made *result) {
 	s.mu.Lock()
 	s.active--
 	held.sub.active--
@@ -383,9 +399,12 @@ func (s *session) extend(ctx context.Context, due []*heldJob) {
 	defer cancel()
 	outcomes, err := s.wire.beat(ctx, items)
 	if err != nil || len(outcomes) != len(due) {
-		s.log.Debug("heartbeats failed", "jobs", len(due), "error", err)
+		if !s.beatsFail.Swap(true) {
+			s.log.Warn("heartbeats fail: others get these jobs unless the engine answers in time", "jobs", len(due), "lease", s.opts.Lease, "error", err)
+		}
 		return
 	}
+	s.beatsFail.Store(false)
 	for i, each := range due {
 		s.extended(each, outcomes[i], sent)
 	}
@@ -495,7 +514,7 @@ func (s *session) exchange(ctx context.Context, kind resultKind, batch []*result
 }
 
 func (s *session) settle(item *result, told outcome) {
-	if told.Outcome == "invalid" && item.kind == completion {
+	if told.Outcome == "invalid" && item.kind != failure {
 		s.log.Error("the engine refused a result", "job", item.JobID, "reason", told.Reason)
 		s.reports[failure] <- item.held.failure("the engine refused the result: "+told.Reason, false)
 		return

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "penstock.io/go/internal/penstockv1"
 )
@@ -41,7 +42,11 @@ type workStream struct {
 func newWorkStream(s *session, engine *url.URL) (*workStream, error) {
 	secure := insecure.NewCredentials()
 	if engine.Scheme == "grpcs" {
-		secure = credentials.NewTLS(&tls.Config{})
+		config := s.opts.TLS
+		if config == nil {
+			config = &tls.Config{}
+		}
+		secure = credentials.NewTLS(config.Clone())
 	}
 	conn, err := grpc.NewClient("passthrough:///"+engine.Host,
 		grpc.WithTransportCredentials(secure), grpc.WithNoProxy(), // an engine is an inner service
@@ -176,7 +181,14 @@ func resultsMessage(kind resultKind, items []*result) *pb.WorkRequest {
 			message.Failures = append(message.Failures, &pb.Failure{
 				JobId: id, Attempt: attempt, Retryable: *each.Retryable, ErrorMessage: each.ErrorMessage,
 				ErrorCode: each.ErrorCode, RetryAfterMs: uint32(each.RetryAfterSeconds * 1000), Variables: each.Variables,
+				StackTrace: each.StackTrace,
 			})
+		case park:
+			item := &pb.Park{JobId: id, Attempt: attempt, Signal: each.Signal}
+			if each.Until != nil {
+				item.Until = timestamppb.New(*each.Until)
+			}
+			message.Parks = append(message.Parks, item)
 		case release:
 			message.Releases = append(message.Releases, &pb.Release{JobId: id, Attempt: attempt})
 		}
@@ -197,6 +209,9 @@ func (w *workStream) unary(ctx context.Context, kind resultKind, items []*result
 		results, err = answer.GetResults(), failed
 	case failure:
 		answer, failed := w.client.FailJobs(ctx, &pb.FailJobsRequest{WorkerId: id, Failures: message.Failures})
+		results, err = answer.GetResults(), failed
+	case park:
+		answer, failed := w.client.ParkJobs(ctx, &pb.ParkJobsRequest{WorkerId: id, Parks: message.Parks})
 		results, err = answer.GetResults(), failed
 	default:
 		answer, failed := w.client.ReleaseJobs(ctx, &pb.ReleaseJobsRequest{WorkerId: id, Releases: message.Releases})

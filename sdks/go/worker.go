@@ -127,17 +127,15 @@ func (w *Worker) Run(ctx context.Context) error {
 func (w *Worker) RunUntilSignal() error {
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	defer close(signals)
 	defer signal.Stop(signals)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	go func() {
-		for {
-			select {
-			case <-signals:
-				w.Stop()
-			case <-ctx.Done():
-				return
-			}
+		<-signals
+		cancel()
+		for range signals {
+			w.Stop()
 		}
 	}()
 	return w.Run(ctx)

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"runtime"
 	"sync"
 	"syscall"
 	"time"
@@ -37,6 +38,8 @@ type step struct {
 	Code              string
 	Retryable         *bool
 	RetryAfterSeconds float64
+	Signal            string
+	Way               int
 	Report            *struct{ Checkpoint, Progress any }
 }
 
@@ -107,11 +110,40 @@ func act(ctx context.Context, job *penstock.Job, do step, input json.RawMessage)
 	case "stubborn":
 		time.Sleep(time.Duration(do.Seconds * float64(time.Second)))
 		return slept, nil
+	case "later":
+		return nil, penstock.Later(time.Now().Add(seconds(do.Seconds)))
+	case "waitFor":
+		var until time.Time
+		if do.Seconds > 0 {
+			until = time.Now().Add(seconds(do.Seconds))
+		}
+		return nil, penstock.WaitFor(do.Signal, until)
+	case "worst":
+		return worst(do.Way)
 	case "crash":
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		select {}
 	}
 	return nil, fmt.Errorf("unknown op %s", do.Op)
+}
+
+// nasty breaks whoever looks at it.
+type nasty struct{ text *string }
+
+func (n *nasty) Error() string                { return *n.text }
+func (n *nasty) String() string               { return *n.text }
+func (n *nasty) MarshalJSON() ([]byte, error) { panic("no form") }
+
+func worst(way int) (any, error) {
+	switch way {
+	case 1:
+		return nil, &nasty{}
+	case 2:
+		runtime.Goexit()
+	case 3:
+		return &nasty{}, nil
+	}
+	panic(&nasty{})
 }
 
 func failureOf(do step) error {

@@ -4222,8 +4222,9 @@ func (x *RunExtended) GetMail() int32 {
 type QueueRate struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Limit         int32                  `protobuf:"varint,1,opt,name=limit,proto3" json:"limit,omitempty"`
-	Period        string                 `protobuf:"bytes,2,opt,name=period,proto3" json:"period,omitempty"` // an ISO 8601 duration; PT1S when not given
-	Burst         int32                  `protobuf:"varint,3,opt,name=burst,proto3" json:"burst,omitempty"`  // that many at once after a pause; 0 is `limit`
+	Period        string                 `protobuf:"bytes,2,opt,name=period,proto3" json:"period,omitempty"`  // an ISO 8601 duration; PT1S when not given
+	Burst         int32                  `protobuf:"varint,3,opt,name=burst,proto3" json:"burst,omitempty"`   // that many at once after a pause; 0 is `limit`, or with `window` half of it
+	Window        bool                   `protobuf:"varint,4,opt,name=window,proto3" json:"window,omitempty"` // no more than `limit` in any period, whenever it begins
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4277,6 +4278,13 @@ func (x *QueueRate) GetBurst() int32 {
 		return x.Burst
 	}
 	return 0
+}
+
+func (x *QueueRate) GetWindow() bool {
+	if x != nil {
+		return x.Window
+	}
+	return false
 }
 
 // What a flow key may take in a turn.
@@ -5510,11 +5518,12 @@ const file_penstock_v1_worker_proto_rawDesc = "" +
 	"\aoutcome\x18\x03 \x01(\x0e2\x14.penstock.v1.OutcomeR\aoutcome\x12\x16\n" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x19\n" +
 	"\blease_ms\x18\x05 \x01(\rR\aleaseMs\x12\x12\n" +
-	"\x04mail\x18\x06 \x01(\x05R\x04mail\"O\n" +
+	"\x04mail\x18\x06 \x01(\x05R\x04mail\"g\n" +
 	"\tQueueRate\x12\x14\n" +
 	"\x05limit\x18\x01 \x01(\x05R\x05limit\x12\x16\n" +
 	"\x06period\x18\x02 \x01(\tR\x06period\x12\x14\n" +
-	"\x05burst\x18\x03 \x01(\x05R\x05burst\"@\n" +
+	"\x05burst\x18\x03 \x01(\x05R\x05burst\x12\x16\n" +
+	"\x06window\x18\x04 \x01(\bR\x06window\"@\n" +
 	"\vQueueWeight\x12\x19\n" +
 	"\bflow_key\x18\x01 \x01(\tR\aflowKey\x12\x16\n" +
 	"\x06weight\x18\x02 \x01(\x05R\x06weight\"\xec\x02\n" +
