@@ -1,5 +1,5 @@
 export * from "./client.js";
-export { NonRetryable, PenstockError, Retry, StepError, Stopped, type StopReason } from "./errors.js";
+export { Later, NonRetryable, PenstockError, Retry, StepError, Stopped, WaitFor, type StopReason } from "./errors.js";
 export type { Job, JobData } from "./job.js";
 export { fromJson, toJson } from "./json.js";
 export type { ConnectionOptions } from "./rest.js";

@@ -1,4 +1,4 @@
-import { NonRetryable, Retry, StepError, Stopped, textOf, type StopReason } from "./errors.js";
+import { Later, NonRetryable, Retry, StepError, Stopped, textOf, WaitFor, type StopReason } from "./errors.js";
 import { toJson } from "./json.js";
 import type { Session, Subscription } from "./session.js";
 import type { Registered } from "./worker.js";
@@ -29,7 +29,7 @@ export interface Job<V = Record<string, any>> extends JobData {
   report(what: { checkpoint?: unknown; progress?: unknown }): Promise<void>;
 }
 
-export type ReportKind = "complete" | "fail" | "release";
+export type ReportKind = "complete" | "fail" | "park" | "release";
 
 /** What is to be reported about a job. */
 export interface Report {
@@ -43,12 +43,27 @@ export interface Report {
   errorMessage?: string;
   errorCode?: string;
   retryAfterMs?: number;
+  stackTrace?: string;
+  until?: Date;
+  signal?: string;
   faults?: number;
 }
 
 const MAX_ERROR_CHARS = 4096;
+const MAX_STACK_CHARS = 16_384;
+const MAX_RETRY_PAUSE_MS = 2 ** 31 - 1; // what a message holds
+const DEAF_AFTER_MS = 10_000;
 // An error text must never be the reason that a report is refused.
 const wellFormed = (text: string) => Buffer.from(text.replaceAll("\0", "\uFFFD"), "utf8").toString("utf8");
+
+function stackOf(error: unknown): string | undefined {
+  try {
+    const { stack } = error as Error;
+    return typeof stack === "string" ? wellFormed(stack.slice(-MAX_STACK_CHARS)) : undefined;
+  } catch {
+    return undefined; // a getter of the user's
+  }
+}
 
 /** A job that this worker holds, from its coming until its result is settled. */
 export class HeldJob {
@@ -81,9 +96,14 @@ export class HeldJob {
   /** Runs the handler. What is to be reported; undefined when nothing is. */
   async run({ handler, options }: Registered): Promise<Report | undefined> {
     const timer = options.timeoutMs ? setTimeout(() => this.stop("deadline"), options.timeoutMs) : undefined;
+    let deaf: NodeJS.Timeout | undefined;
+    this.abort.signal.addEventListener("abort", () => {
+      if (!ended) deaf = setTimeout(() => this.session.warnOfDeafness(this), DEAF_AFTER_MS).unref();
+    });
     let variables: string | undefined;
     let failed: unknown;
     let finished = false;
+    let ended = false;
     try {
       const made = await handler(this.offered(options.parse));
       if (made !== undefined && made !== null) variables = this.textOf(made);
@@ -92,6 +112,8 @@ export class HeldJob {
       failed = error;
     } finally {
       clearTimeout(timer);
+      clearTimeout(deaf);
+      ended = true;
     }
     const why = this.stopReason;
     if (why === "lease-lost" || why === "cancelled") return undefined;
@@ -140,9 +162,18 @@ export class HeldJob {
         return this.failure(textOf(wrong), false);
       }
     }
-    if (error instanceof NonRetryable) return this.failure(error.message, false);
-    if (error instanceof Retry) return { ...this.failure(error.message, true), retryAfterMs: error.options.afterMs };
-    return this.failure(textOf(error), true);
+    if (error instanceof NonRetryable) return { ...this.failure(error.message, false), stackTrace: stackOf(error) };
+    if (error instanceof Later) return this.parked(error.until);
+    if (error instanceof WaitFor) return this.parked(error.options.until, error.signal);
+    if (error instanceof Retry) {
+      const retryAfterMs = Math.min(Math.max(Number(error.options.afterMs) || 0, 0), MAX_RETRY_PAUSE_MS);
+      return { ...this.failure(error.message, true), retryAfterMs };
+    }
+    return { ...this.failure(textOf(error), true), stackTrace: stackOf(error) };
+  }
+
+  private parked(until?: Date, signal?: string): Report {
+    return { ...this.ref("park"), until, signal };
   }
 
   private ref(kind: ReportKind): Report {

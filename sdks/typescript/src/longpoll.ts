@@ -1,5 +1,5 @@
 import { Backoff, sleep } from "./backoff.js";
-import { mayPass, PenstockError } from "./errors.js";
+import { isUnavailable, mayPass, PenstockError } from "./errors.js";
 import type { JobData, Report, ReportKind } from "./job.js";
 import { fromJson } from "./json.js";
 import type { Rest } from "./rest.js";
@@ -52,8 +52,8 @@ export class LongPoll implements Wire {
         if (!Array.isArray(got?.jobs)) throw new PenstockError("internal-error", "the answer to a poll has no jobs");
         answered = true;
         outages.reset();
-        await this.accept(got.jobs as (JobData & { variables: any })[]);
-        if (got.jobs.length || Date.now() - asked >= HELD_POLL_MS) idle.reset();
+        const ofUse = await this.accept(got.jobs as (JobData & { variables: any })[]);
+        if (ofUse || Date.now() - asked >= HELD_POLL_MS) idle.reset();
         else await sleep(idle.pause(), asking.signal);
       } catch (error) {
         if (asking.signal.aborted) break;
@@ -68,10 +68,14 @@ export class LongPoll implements Wire {
     off();
   }
 
-  private async accept(jobs: (JobData & { variables: any })[]): Promise<void> {
-    const back = jobs.filter((job) => !this.session.accept({ ...job, variables: job.variables ?? {} }));
+  /** Whether any of the jobs was of use. */
+  private async accept(jobs: (JobData & { variables: any })[]): Promise<boolean> {
+    const real = jobs.filter((job) => typeof job?.id === "string" && Number.isSafeInteger(job.attempt));
+    if (real.length < jobs.length) this.session.settings.logger.error("the engine sent what is no job: is it as new as this worker?");
+    const back = real.filter((job) => !this.session.accept({ ...job, variables: job.variables ?? {} }));
     if (back.length)
       await this.send("release", back.map(({ id, attempt }) => ({ kind: "release", jobId: id, attempt })), CALL_LIMIT_MS).catch(() => {});
+    return real.length > back.length;
   }
 
   /** Hears at once of jobs that are cancelled. Engines that don't tell leave it to the heartbeats. */
@@ -95,16 +99,32 @@ export class LongPoll implements Wire {
   }
 
   async send(kind: ReportKind, items: Report[], timeoutMs: number): Promise<Outcome[]> {
-    const told = items.map(({ jobId, attempt, variables, retryable, errorMessage, errorCode, retryAfterMs }) => ({
+    if (kind === "park") return Promise.all(items.map((each) => this.park(each, timeoutMs)));
+    const told = items.map(({ jobId, attempt, variables, retryable, errorMessage, errorCode, retryAfterMs, stackTrace }) => ({
       jobId,
       attempt,
       retryable,
       errorMessage,
       errorCode,
+      stackTrace,
       retryAfterSeconds: retryAfterMs ? retryAfterMs / 1000 : undefined,
       variables: variables === undefined ? undefined : fromJson(variables),
     }));
     return this.outcomes(kind, { [kind === "release" ? "jobs" : "results"]: told }, timeoutMs);
+  }
+
+  private async park({ jobId, attempt, until, signal }: Report, timeoutMs: number): Promise<Outcome> {
+    const body = { workerId: this.session.settings.workerId, attempt, until, signal };
+    try {
+      await this.rest.call({ method: "POST", path: `/v1/jobs/${encodeURIComponent(jobId)}/park`, body, timeoutMs });
+      return { jobId, outcome: "ok" };
+    } catch (error) {
+      const code = (error as PenstockError).code;
+      if (["lease-lost", "cancelled", "not-found"].includes(code)) return { jobId, outcome: code };
+      if (isUnavailable(error)) return { jobId, outcome: "unavailable" };
+      if (code === "bad-request") return { jobId, outcome: "invalid", reason: String(error) };
+      throw error;
+    }
   }
 
   async beat(items: Beat[], timeoutMs: number): Promise<Outcome[]> {

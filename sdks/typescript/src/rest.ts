@@ -16,6 +16,7 @@ export interface RestRequest {
   signal?: AbortSignal;
 }
 
+const MAX_ANSWER = 64 << 20;
 const BY_STATUS: Record<number, string> = {
   400: "bad-request", 401: "unauthenticated", 403: "forbidden", 404: "not-found", 408: "unavailable", 409: "conflict",
   410: "gone", 413: "payload-too-large", 415: "unsupported-format", 429: "resource-exhausted", 502: "unavailable",
@@ -48,9 +49,10 @@ export class Rest {
     try {
       const bearer = await bearerOf(this.options);
       if (bearer !== undefined) headers["authorization"] = bearer;
-      response = await fetch(this.base + request.path, { method: request.method, headers, body, signal });
-      text = await response.text();
+      response = await fetch(this.base + request.path, { method: request.method, headers, body, signal, redirect: "manual" });
+      text = await textOf(response);
     } catch (error) {
+      if (error instanceof PenstockError) throw error;
       if (timeout.aborted) throw new PenstockError("timed-out", `no answer within ${request.timeoutMs} ms`, undefined, true);
       const cause = (error as { cause?: { code?: string; message?: string } }).cause;
       throw new PenstockError("connection-failed", cause?.message || String(error), undefined, cause?.code !== "ECONNREFUSED");
@@ -64,16 +66,31 @@ export class Rest {
   }
 }
 
+async function textOf(response: Response): Promise<string> {
+  const parts: Uint8Array[] = [];
+  let size = 0;
+  for await (const part of (response.body as AsyncIterable<Uint8Array> | null) ?? []) {
+    if ((size += part.length) > MAX_ANSWER) throw new PenstockError("internal-error", "the answer is larger than 64 MiB", response.status, true);
+    parts.push(part);
+  }
+  return Buffer.concat(parts).toString("utf8");
+}
+
 function refusal(response: Response, text: string): PenstockError {
   let told: { error?: string; reason?: string } = {};
   try {
-    told = JSON.parse(text) as typeof told;
+    told = (JSON.parse(text) as typeof told) ?? {};
   } catch {
     // not the engine's own answer
   }
-  const code = told.error ?? BY_STATUS[response.status] ?? "internal-error";
+  if (response.status < 400) {
+    const reason = `HTTP ${response.status} to ${response.headers.get("location")}: this is not the engine's address`;
+    return new PenstockError("redirected", reason, response.status);
+  }
+  const code = typeof told.error === "string" ? told.error : BY_STATUS[response.status] ?? "internal-error";
   const made = new PenstockError(code, told.reason ?? `HTTP ${response.status}: ${text.slice(0, 500)}`, response.status, response.status >= 500);
-  const seconds = Number(response.headers.get("retry-after"));
-  if (seconds > 0) made.retryAfterMs = seconds * 1000;
+  const after = response.headers.get("retry-after") ?? "";
+  const ms = /^\d+$/.test(after) ? Number(after) * 1000 : Date.parse(after) - Date.now();
+  if (ms > 0) made.retryAfterMs = ms;
   return made;
 }

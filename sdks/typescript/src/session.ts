@@ -1,5 +1,5 @@
 import { Backoff, sleep } from "./backoff.js";
-import { isUnavailable, PenstockError, type StopReason } from "./errors.js";
+import { isUnavailable, PenstockError, whatToDo, type StopReason } from "./errors.js";
 import { HeldJob, type JobData, type Report, type ReportKind } from "./job.js";
 import type { Registered, Settings } from "./worker.js";
 import { toJson } from "./json.js";
@@ -45,6 +45,8 @@ export interface Subscription {
   running: number;
 }
 
+type Queued = "complete" | "fail" | "park";
+
 /** One run of a worker. */
 export class Session {
   readonly subscriptions: Subscription[] = [];
@@ -54,10 +56,11 @@ export class Session {
   private readonly waiting: HeldJob[] = [];
   private active = 0;
   private running = 0;
-  private queues: Record<"complete" | "fail", Report[]> = { complete: [], fail: [] };
+  private queues: Record<Queued, Report[]> = { complete: [], fail: [], park: [] };
   private unreported = 0;
   private listeners = new Set<() => void>();
   private graceOver = false;
+  private beatsFail = false;
   private readonly services = new AbortController();
   private hurry = new AbortController();
   private wire!: Wire;
@@ -78,11 +81,11 @@ export class Session {
     const source = new AbortController();
     let refusal: unknown;
     const bringing = wire.run(source.signal).catch((error: unknown) => {
-      this.settings.logger.error(`the engine gives this worker no jobs: ${error}`);
+      this.settings.logger.error(`the engine gives this worker no jobs: ${error}; to do: ${whatToDo(error)}`);
       refusal = error;
       if (!this.draining) this.drain();
     });
-    const services = [this.deliver("complete"), this.deliver("fail"), this.keepLeases(), this.returnWaiting()];
+    const services = [this.deliver("complete"), this.deliver("fail"), this.deliver("park"), this.keepLeases(), this.returnWaiting()];
     this.settings.logger.info(`worker ${this.settings.workerId} takes ${[...this.byType.keys()].join(", ")}`);
     await this.until(() => this.draining);
     await this.finish();
@@ -107,11 +110,15 @@ export class Session {
     for (const held of this.held.values()) if (this.isRunning(held)) held.stop("stopping");
     await this.until(() => this.active === 0, CLEAN_UP_MS);
     await this.until(() => this.unreported === 0, LAST_CALLS_MS);
+    if (this.unreported || this.active)
+      this.settings.logger.error(
+        `the engine did not take ${this.unreported} results, ${this.active} handlers go on: their jobs will be done again`,
+      );
     await this.giveBack([...this.held.values()]);
   }
 
   private isRunning(held: HeldJob): boolean {
-    return held.begun && !this.queues.complete.some((each) => each.held === held);
+    return held.begun && !Object.values(this.queues).some((queue) => queue.some((each) => each.held === held));
   }
 
   // -- changes
@@ -158,6 +165,7 @@ export class Session {
     const subscription = this.byType.get(job.jobType);
     if (!subscription || this.draining) return false;
     const held = new HeldJob(this, job, subscription);
+    if (this.held.has(held.key)) return true; // it came twice
     this.held.set(held.key, held);
     this.active++;
     subscription.active++;
@@ -189,7 +197,9 @@ export class Session {
     held.begun = true;
     this.running++;
     held.subscription.running++;
-    const report = await held.run(this.handlers.get(held.job.jobType)!);
+    const report = await held
+      .run(this.handlers.get(held.job.jobType)!)
+      .catch(() => held.failure("the handler ended with an error that cannot be read", true)); // a getter of the user's
     this.running--;
     held.subscription.running--;
     if (report && !held.settled) {
@@ -211,6 +221,12 @@ export class Session {
     held.stop(why);
     this.beginWaiting();
     this.notify();
+  }
+
+  warnOfDeafness({ job, stopReason }: HeldJob): void {
+    this.settings.logger.warn(
+      `the handler of job ${job.id} (${job.jobType}) was told to stop (${stopReason}) and goes on; it keeps its slot: let it watch job.signal`,
+    );
   }
 
   private async giveBack(jobs: HeldJob[]): Promise<void> {
@@ -268,8 +284,11 @@ export class Session {
     try {
       const outcomes = await this.wire.beat(items, Math.min(this.leaseMs / 3, HEARTBEAT_LIMIT_MS));
       due.forEach((held, at) => this.extended(held, outcomes[at], sentAt));
+      this.beatsFail = false;
     } catch (error) {
-      this.settings.logger.debug(`heartbeats failed: ${error}`);
+      if (!this.beatsFail)
+        this.settings.logger.warn(`heartbeats fail, others get ${due.length} jobs unless the engine answers within the lease: ${error}`);
+      this.beatsFail = true;
     }
   }
 
@@ -304,12 +323,12 @@ export class Session {
   // -- results
 
   private put(report: Report): void {
-    this.queues[report.kind as "complete" | "fail"].push(report);
+    this.queues[report.kind as Queued].push(report);
     this.notify();
   }
 
   /** Sends results of one kind: those that came while the last batch was under way are the next one. */
-  private async deliver(kind: "complete" | "fail"): Promise<void> {
+  private async deliver(kind: Queued): Promise<void> {
     const { signal } = this.services;
     const pauses = new Backoff();
     for (;;) {
@@ -354,7 +373,7 @@ export class Session {
 
   private settle(item: Report, told: Outcome): void {
     const held = item.held!;
-    if (told.outcome === "invalid" && item.kind === "complete") {
+    if (told.outcome === "invalid" && item.kind !== "fail") {
       this.settings.logger.error(`the engine refused the result of job ${item.jobId}: ${told.reason}`);
       return this.put(held.failure(`the engine refused the result: ${told.reason}`, false));
     }

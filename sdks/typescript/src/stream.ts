@@ -140,7 +140,7 @@ export class WorkStream implements Wire {
   }
 
   private async unary(kind: ReportKind, items: Report[], timeoutMs: number): Promise<Outcome[]> {
-    const { completions, failures, releases } = resultsOf(kind, items);
+    const { completions, failures, parks, releases } = resultsOf(kind, items);
     const { workerId } = this.session.settings;
     const metadata = await this.metadata();
     const options = { deadline: Date.now() + timeoutMs };
@@ -149,6 +149,7 @@ export class WorkStream implements Wire {
         error ? reject(errorOf(error)) : resolve(answer.results.map(outcomeOf));
       if (kind === "complete") this.client.completeJobs({ workerId, completions }, metadata, options, done);
       else if (kind === "fail") this.client.failJobs({ workerId, failures }, metadata, options, done);
+      else if (kind === "park") this.client.parkJobs({ workerId, parks }, metadata, options, done);
       else this.client.releaseJobs({ workerId, releases }, metadata, options, done);
     });
   }
@@ -181,6 +182,7 @@ function resultsOf(kind: ReportKind, items: Report[]): WorkRequest {
     const variables = Buffer.from(item.variables ?? "");
     if (kind === "complete") message.completions.push({ jobId, attempt, variables });
     else if (kind === "release") message.releases.push({ jobId, attempt });
+    else if (kind === "park") message.parks.push({ jobId, attempt, until: item.until, signal: item.signal ?? "" });
     else
       message.failures.push({
         jobId,
@@ -190,7 +192,7 @@ function resultsOf(kind: ReportKind, items: Report[]): WorkRequest {
         errorMessage: item.errorMessage ?? "",
         errorCode: item.errorCode ?? "",
         retryAfterMs: Math.round(item.retryAfterMs ?? 0),
-        stackTrace: "",
+        stackTrace: item.stackTrace ?? "",
       });
   }
   return message;
@@ -214,7 +216,13 @@ class OpenStream {
   ) {
     this.ended = new Promise((resolve) => (this.settle = resolve));
     call.on("metadata", () => (this.answered = true));
-    call.on("data", (message: WorkResponse) => this.take(message));
+    call.on("data", (message: WorkResponse) => {
+      try {
+        this.take(message);
+      } catch (error) { // variables that are no JSON
+        this.end(new PenstockError("internal-error", `unreadable message: ${error}`));
+      }
+    });
     call.on("error", (error: grpc.ServiceError) => {
       if (error.code === grpc.status.UNAUTHENTICATED && this.granted.size && !this.taken) this.answered = false;
       this.end(errorOf(error));

@@ -1,7 +1,7 @@
 // The TypeScript worker and client as programs under test: sdks/conformance/README.md.
 import { createInterface } from "node:readline";
 import { writeSync } from "node:fs";
-import { Client, fromJson, NonRetryable, PenstockError, Retry, StepError, Stopped, toJson, Worker, type Job } from "../index.js";
+import { Client, fromJson, Later, NonRetryable, PenstockError, Retry, StepError, Stopped, toJson, WaitFor, Worker, type Job } from "../index.js";
 
 const emit = (event: object) => writeSync(1, toJson(event) + "\n");
 
@@ -58,12 +58,28 @@ async function act(job: Job, step: any): Promise<unknown> {
     case "stubborn":
       await wait(step.seconds);
       return step.variables ?? { slept: true };
+    case "later":
+      throw new Later(new Date(Date.now() + step.seconds * 1000));
+    case "waitFor":
+      throw new WaitFor(step.signal, { until: step.seconds ? new Date(Date.now() + step.seconds * 1000) : undefined });
+    case "worst":
+      return worst(step.way);
     case "crash":
       process.kill(process.pid, "SIGKILL");
       return wait(60);
     default:
       throw new Error(`unknown op ${step.op}`);
   }
+}
+
+function worst(way: number): unknown {
+  const refuse = () => {
+    throw new Error("no text");
+  };
+  if (way === 1) throw undefined;
+  if (way === 2) throw { toString: refuse, [Symbol.toPrimitive]: refuse, get stack() { return refuse(); } };
+  if (way === 3) return { toJSON: refuse };
+  throw Object.defineProperty(new NonRetryable("x"), "message", { get: refuse });
 }
 
 function failureOf({ message = "", code, variables, retryable = true, retryAfterSeconds }: any): Error {

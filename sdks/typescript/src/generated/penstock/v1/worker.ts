@@ -758,8 +758,10 @@ export interface QueueRate {
   limit: number;
   /** an ISO 8601 duration; PT1S when not given */
   period: string;
-  /** that many at once after a pause; 0 is `limit` */
+  /** that many at once after a pause; 0 is `limit`, or with `window` half of it */
   burst: number;
+  /** no more than `limit` in any period, whenever it begins */
+  window: boolean;
 }
 
 /** What a flow key may take in a turn. */
@@ -8514,7 +8516,7 @@ export const RunExtended: MessageFns<RunExtended> = {
 };
 
 function createBaseQueueRate(): QueueRate {
-  return { limit: 0, period: "", burst: 0 };
+  return { limit: 0, period: "", burst: 0, window: false };
 }
 
 export const QueueRate: MessageFns<QueueRate> = {
@@ -8527,6 +8529,9 @@ export const QueueRate: MessageFns<QueueRate> = {
     }
     if (message.burst !== 0) {
       writer.uint32(24).int32(message.burst);
+    }
+    if (message.window !== false) {
+      writer.uint32(32).bool(message.window);
     }
     return writer;
   },
@@ -8568,6 +8573,14 @@ export const QueueRate: MessageFns<QueueRate> = {
             message.burst = reader.int32();
             continue;
           }
+          case 4: {
+            if (tag !== 32) {
+              break;
+            }
+
+            message.window = reader.bool();
+            continue;
+          }
         }
         if ((tag & 7) === 4 || tag === 0) {
           break;
@@ -8585,6 +8598,7 @@ export const QueueRate: MessageFns<QueueRate> = {
       limit: isSet(object.limit) ? globalThis.Number(object.limit) : 0,
       period: isSet(object.period) ? globalThis.String(object.period) : "",
       burst: isSet(object.burst) ? globalThis.Number(object.burst) : 0,
+      window: isSet(object.window) ? globalThis.Boolean(object.window) : false,
     };
   },
 
@@ -8599,6 +8613,9 @@ export const QueueRate: MessageFns<QueueRate> = {
     if (message.burst !== 0) {
       obj.burst = Math.round(message.burst);
     }
+    if (message.window !== false) {
+      obj.window = message.window;
+    }
     return obj;
   },
 
@@ -8610,6 +8627,7 @@ export const QueueRate: MessageFns<QueueRate> = {
     message.limit = object.limit ?? 0;
     message.period = object.period ?? "";
     message.burst = object.burst ?? 0;
+    message.window = object.window ?? false;
     return message;
   },
 };
