@@ -168,7 +168,7 @@ public final class Client {
         return UUID.randomUUID().toString();
     }
 
-    private static String part(String text) {
+    static String part(String text) {
         return URLEncoder.encode(text, StandardCharsets.UTF_8).replace("+", "%20");
     }
 

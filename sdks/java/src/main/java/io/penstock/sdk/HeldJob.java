@@ -1,6 +1,10 @@
 package io.penstock.sdk;
 
+import java.io.PrintWriter;
+import java.io.StringWriter;
+import java.lang.System.Logger.Level;
 import java.nio.charset.StandardCharsets;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionStage;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ScheduledFuture;
@@ -9,6 +13,8 @@ import java.util.concurrent.TimeUnit;
 /** A job that this worker holds, from its coming until its result is settled. */
 final class HeldJob {
     private static final int MAX_ERROR_CHARS = 4096;
+    private static final int MAX_STACK_CHARS = 16_384;
+    private static final int DEAF_AFTER_S = 10;
     final Job.Data data;
     final Session.Subscription subscription;
     final long receivedAt = System.nanoTime();
@@ -19,6 +25,7 @@ final class HeldJob {
     private final Session session;
     private Thread thread;
     private StopReason stopReason;
+    private volatile boolean ended;
 
     HeldJob(Session session, Job.Data data, Session.Subscription subscription) {
         this.session = session;
@@ -39,7 +46,12 @@ final class HeldJob {
     synchronized void stop(StopReason why) {
         if (stopReason != null) return;
         stopReason = why;
-        if (thread != null) thread.interrupt();
+        if (thread == null) return;
+        thread.interrupt();
+        CompletableFuture.delayedExecutor(DEAF_AFTER_S, TimeUnit.SECONDS).execute(() -> {
+            if (!ended) Session.LOG.log(Level.WARNING, "the handler of job {0} ({1}) was told to stop ({2}) and goes on; it keeps its slot: "
+                + "let it end when its thread is interrupted", data.id(), data.jobType(), why);
+        });
     }
 
     private synchronized void runsIn(Thread current) {
@@ -68,6 +80,7 @@ final class HeldJob {
         } catch (Throwable error) { // whatever a handler ends with fails its job, not the worker
             failed = error;
         } finally {
+            ended = true;
             if (timer != null) timer.cancel(false);
             runsIn(null);
             Thread.interrupted();
@@ -76,7 +89,12 @@ final class HeldJob {
         if (why == StopReason.LEASE_LOST || why == StopReason.CANCELLED) return null;
         if (failed == null) return result;
         if (why == StopReason.DEADLINE) return failure("not finished within its time limit of " + limit, true);
-        return why == null ? failureOf(failed) : null;
+        if (why != null) return null;
+        try {
+            return failureOf(failed);
+        } catch (Throwable broken) { // a method of the user's
+            return failure(failed.getClass().getName(), true);
+        }
     }
 
     private static String textOf(Object made) throws NonRetryableException {
@@ -110,20 +128,27 @@ final class HeldJob {
             }
             return made;
         }
-        if (error instanceof NonRetryableException) return failure(error.getMessage(), false);
-        if (error instanceof RetryException retry) {
-            var made = failure(retry.getMessage(), true);
-            made.retryAfterMs = retry.after() == null ? 0 : retry.after().toMillis();
+        if (error instanceof LaterException later) {
+            var made = new Wire.Result(this, Wire.Kind.PARK);
+            made.until = later.until();
+            made.signal = later.signal();
             return made;
         }
-        return failure(textOfError(error), true);
+        if (error instanceof RetryException retry) {
+            var made = failure(retry.getMessage(), true);
+            made.retryAfterMs = retry.after() == null ? 0 : Math.max(0, retry.after().toMillis());
+            return made;
+        }
+        var made = error instanceof NonRetryableException ? failure(error.getMessage(), false) : failure(error.toString(), true);
+        made.stackTrace = stackOf(error);
+        return made;
     }
 
-    private static String textOfError(Throwable error) {
-        try {
-            return error.toString();
-        } catch (RuntimeException broken) {
-            return error.getClass().getName();
-        }
+    private static String stackOf(Throwable error) {
+        var text = new StringWriter();
+        error.printStackTrace(new PrintWriter(text));
+        var made = text.toString().replace('\0', '\uFFFD');
+        made = made.substring(Math.max(0, made.length() - MAX_STACK_CHARS));
+        return new String(made.getBytes(StandardCharsets.UTF_8), StandardCharsets.UTF_8);
     }
 }

@@ -83,8 +83,7 @@ final class LongPoll implements Wire {
                 if (jobs == null) break;
                 answered = true;
                 outages.reset();
-                accept(jobs);
-                if (!jobs.isEmpty() || System.nanoTime() - asked >= HELD_POLL_MS * 1_000_000) idle.reset();
+                if (accept(jobs) || System.nanoTime() - asked >= HELD_POLL_MS * 1_000_000) idle.reset();
                 else pause(idle.pause(null));
             } catch (PenstockException error) {
                 if (!error.mayPass(answered)) throw error;
@@ -112,10 +111,15 @@ final class LongPoll implements Wire {
             if (!got.path("jobs").isArray()) throw new PenstockException("internal-error", "the answer to a poll has no jobs", 200, true);
             var jobs = new ArrayList<Job.Data>();
             for (var each : got.get("jobs")) jobs.add(Json.MAPPER.convertValue(each, Job.Data.class));
+            if (jobs.stream().anyMatch(each -> each == null || each.id() == null || each.jobType() == null))
+                throw new IllegalArgumentException("a job without an id or a type");
             return jobs;
+        } catch (IllegalArgumentException error) {
+            throw new PenstockException("internal-error", "the engine sent what is no job: " + error.getMessage(), 200, true);
         } catch (CancellationException brokenOff) {
             return null;
         } catch (ExecutionException error) {
+            if (session.isDraining() || stopped) return null; // java.net.http may say so of a call that was cancelled
             throw Rest.errorOf(error);
         } finally {
             asking.remove(call);
@@ -126,7 +130,8 @@ final class LongPoll implements Wire {
         return session.options.pollWait.plusMillis(Session.CALL_LIMIT_MS);
     }
 
-    private void accept(List<Job.Data> jobs) {
+    /** Whether any of the jobs was of use. */
+    private boolean accept(List<Job.Data> jobs) {
         var back = session.accept(jobs);
         if (!back.isEmpty())
             try {
@@ -134,6 +139,7 @@ final class LongPoll implements Wire {
             } catch (PenstockException error) {
                 Session.LOG.log(Level.DEBUG, "their leases will end: {0}", error.getMessage());
             }
+        return back.size() < jobs.size();
     }
 
     /** Hears at once of jobs that are cancelled. Engines that don't tell leave it to the heartbeats. */
@@ -169,6 +175,7 @@ final class LongPoll implements Wire {
 
     @Override
     public List<Outcome> send(Kind kind, List<Result> items, long timeoutMs) {
+        if (kind == Kind.PARK) return items.stream().map(each -> park(each, timeoutMs)).toList();
         var body = body();
         var told = body.putArray(kind == Kind.RELEASE ? "jobs" : "results");
         for (var each : items) {
@@ -177,9 +184,26 @@ final class LongPoll implements Wire {
             if (kind != Kind.FAIL) continue;
             item.put("retryable", each.retryable).put("errorMessage", each.errorMessage);
             if (!each.errorCode.isEmpty()) item.put("errorCode", each.errorCode);
+            if (!each.stackTrace.isEmpty()) item.put("stackTrace", each.stackTrace);
             if (each.retryAfterMs > 0) item.put("retryAfterSeconds", each.retryAfterMs / 1000.0);
         }
         return outcomes(kind.name().toLowerCase(java.util.Locale.ROOT), body, timeoutMs);
+    }
+
+    /** REST has no call for many. */
+    private Outcome park(Result item, long timeoutMs) {
+        var body = body().put("attempt", item.attempt);
+        if (item.until != null) body.put("until", item.until.toString());
+        if (item.signal != null) body.put("signal", item.signal);
+        try {
+            answer(new Rest.Request("POST", "/v1/jobs/" + Client.part(item.jobId) + "/park", body, null, Duration.ofMillis(timeoutMs)));
+            return new Outcome(item.jobId, "ok", "");
+        } catch (PenstockException error) {
+            if (Set.of("lease-lost", "cancelled", "not-found").contains(error.code())) return new Outcome(item.jobId, error.code(), error.reason());
+            if (error.isUnavailable()) return new Outcome(item.jobId, "unavailable", error.reason());
+            if (error.code().equals("bad-request")) return new Outcome(item.jobId, "invalid", error.getMessage());
+            throw error;
+        }
     }
 
     @Override
@@ -196,13 +220,17 @@ final class LongPoll implements Wire {
     }
 
     private List<Outcome> outcomes(String path, ObjectNode body, long timeoutMs) {
+        var got = answer(new Rest.Request("POST", "/v1/jobs/" + path, body, null, Duration.ofMillis(timeoutMs)));
+        if (!got.path("results").isArray()) throw new PenstockException("internal-error", "an answer without results", 200, true);
+        var outcomes = new ArrayList<Outcome>();
+        for (var each : got.get("results"))
+            outcomes.add(new Outcome(each.path("jobId").asText(), each.path("outcome").asText(), each.path("reason").asText("")));
+        return outcomes;
+    }
+
+    private JsonNode answer(Rest.Request request) {
         try {
-            var got = rest.call(new Rest.Request("POST", "/v1/jobs/" + path, body, null, Duration.ofMillis(timeoutMs))).get();
-            if (!got.path("results").isArray()) throw new PenstockException("internal-error", "an answer without results", 200, true);
-            var outcomes = new ArrayList<Outcome>();
-            for (var each : got.get("results"))
-                outcomes.add(new Outcome(each.path("jobId").asText(), each.path("outcome").asText(), each.path("reason").asText("")));
-            return outcomes;
+            return rest.call(request).get();
         } catch (ExecutionException error) {
             throw Rest.errorOf(error);
         } catch (InterruptedException end) {

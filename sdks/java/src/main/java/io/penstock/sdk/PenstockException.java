@@ -39,6 +39,17 @@ public final class PenstockException extends RuntimeException {
         return maybeApplied;
     }
 
+    /** The next step for a refusal that ends a worker. */
+    String whatToDo() {
+        return switch (code) {
+            case "unauthenticated" -> "give the worker a token that the engine knows: WorkerOptions.token";
+            case "forbidden" -> "give the caller of this token the permission to work";
+            case "gone" -> "the engine dispatches jobs through Kafka, which this worker does not read";
+            case "redirected" -> "give the worker the address that the redirect names";
+            default -> "look whether the URL is the engine's, and whether the engine is as new as this worker";
+        };
+    }
+
     boolean isUnavailable() {
         return PASSING.contains(code);
     }

@@ -1,17 +1,28 @@
 package io.penstock.sdk;
 
 import com.fasterxml.jackson.databind.JsonNode;
+import java.io.ByteArrayOutputStream;
 import java.net.ConnectException;
 import java.net.URI;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
 import java.net.http.HttpTimeoutException;
+import java.nio.ByteBuffer;
+import java.nio.charset.StandardCharsets;
+import java.time.DateTimeException;
 import java.time.Duration;
+import java.time.Instant;
+import java.time.format.DateTimeFormatter;
+import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
+import java.util.concurrent.CompletionStage;
 import java.util.concurrent.Executor;
+import java.util.concurrent.Flow;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
 import java.util.function.Supplier;
 
 /** Exchanges over REST. */
@@ -24,6 +35,7 @@ final class Rest {
 
     record Request(String method, String path, Object body, String idempotencyKey, Duration timeout) {}
 
+    private static final int MAX_ANSWER = 64 << 20;
     private final HttpClient http;
     private final String base;
     private final Supplier<String> token;
@@ -44,7 +56,7 @@ final class Rest {
     CompletableFuture<JsonNode> call(Request request) {
         CompletableFuture<HttpResponse<String>> sent;
         try {
-            sent = http.sendAsync(made(request), HttpResponse.BodyHandlers.ofString());
+            sent = http.sendAsync(made(request), headers -> new BoundedBody(request.timeout()));
         } catch (PenstockException error) {
             return CompletableFuture.failedFuture(error);
         } catch (IllegalArgumentException error) {
@@ -83,9 +95,10 @@ final class Rest {
 
     private static PenstockException broken(Throwable error) {
         var cause = error instanceof CompletionException && error.getCause() != null ? error.getCause() : error;
+        if (cause instanceof PenstockException own) return own;
         var text = cause + "";
         if (cause instanceof ConnectException) return new PenstockException("connection-failed", text, 0, false);
-        var code = cause instanceof HttpTimeoutException ? "timed-out" : "connection-failed";
+        var code = cause instanceof HttpTimeoutException || cause instanceof TimeoutException ? "timed-out" : "connection-failed";
         return new PenstockException(code, text, 0, true);
     }
 
@@ -102,10 +115,71 @@ final class Rest {
         } catch (PenstockException unreadable) {
             // not the engine's own answer
         }
+        if (status / 100 == 3) {
+            code = "redirected";
+            reason = "HTTP " + status + " to " + response.headers().firstValue("location").orElse("?") + ": this is not the engine's address";
+        }
         var made = new PenstockException(code, reason, status, status >= 500);
-        response.headers().firstValue("retry-after").filter(each -> each.matches("\\d{1,6}"))
-            .ifPresent(seconds -> made.retryAfter = Duration.ofSeconds(Long.parseLong(seconds)));
+        made.retryAfter = response.headers().firstValue("retry-after").map(Rest::pauseOf).orElse(Duration.ZERO);
         return made;
+    }
+
+    private static Duration pauseOf(String text) {
+        if (text.matches("\\d{1,6}")) return Duration.ofSeconds(Long.parseLong(text));
+        try {
+            var pause = Duration.between(Instant.now(), DateTimeFormatter.RFC_1123_DATE_TIME.parse(text, Instant::from));
+            return pause.isNegative() ? Duration.ZERO : pause;
+        } catch (DateTimeException neither) {
+            return Duration.ZERO;
+        }
+    }
+
+    /** A body as text, up to 64 MiB, within a time of its own: that of a request ends with the headers of the answer. */
+    private static final class BoundedBody implements HttpResponse.BodySubscriber<String> {
+        private final CompletableFuture<String> made = new CompletableFuture<>();
+        private final ByteArrayOutputStream bytes = new ByteArrayOutputStream();
+        private volatile Flow.Subscription source;
+
+        BoundedBody(Duration timeout) {
+            made.orTimeout(timeout.toMillis(), TimeUnit.MILLISECONDS).whenComplete((text, error) -> {
+                if (error instanceof TimeoutException && source != null) source.cancel();
+            });
+        }
+
+        @Override
+        public CompletionStage<String> getBody() {
+            return made;
+        }
+
+        @Override
+        public void onSubscribe(Flow.Subscription subscription) {
+            source = subscription;
+            source.request(Long.MAX_VALUE);
+        }
+
+        @Override
+        public void onNext(List<ByteBuffer> parts) {
+            for (var each : parts) {
+                if (bytes.size() + each.remaining() > MAX_ANSWER) {
+                    source.cancel();
+                    made.completeExceptionally(new PenstockException("internal-error", "the answer is larger than 64 MiB", 0, true));
+                    return;
+                }
+                var part = new byte[each.remaining()];
+                each.get(part);
+                bytes.writeBytes(part);
+            }
+        }
+
+        @Override
+        public void onError(Throwable error) {
+            made.completeExceptionally(error);
+        }
+
+        @Override
+        public void onComplete() {
+            made.complete(bytes.toString(StandardCharsets.UTF_8));
+        }
     }
 
     /** The PenstockException behind what a future failed with. */

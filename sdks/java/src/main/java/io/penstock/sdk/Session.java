@@ -52,7 +52,8 @@ final class Session {
     private final Map<String, Subscription> byType = new LinkedHashMap<>();
     private final Map<String, HeldJob> held = new LinkedHashMap<>();
     private final Deque<HeldJob> waiting = new ArrayDeque<>();
-    private final Map<Kind, Deque<Result>> queues = Map.of(Kind.COMPLETE, new ArrayDeque<>(), Kind.FAIL, new ArrayDeque<>());
+    private final Map<Kind, Deque<Result>> queues = 
+        Map.of(Kind.COMPLETE, new ArrayDeque<>(), Kind.FAIL, new ArrayDeque<>(), Kind.PARK, new ArrayDeque<>());
     private final List<Runnable> listeners = new CopyOnWriteArrayList<>();
     private Wire wire;
     private int active;
@@ -62,6 +63,7 @@ final class Session {
     private boolean graceOver;
     private boolean ended;
     private boolean hurry;
+    private boolean beatsFail;
     private PenstockException refusal;
 
     Session(WorkerOptions options, Map<String, Worker.Registered> handlers) {
@@ -89,7 +91,7 @@ final class Session {
         LOG.log(Level.INFO, "worker {0} takes {1}", options.workerId, byType.keySet());
         var bringing = threads.submit(this::bring);
         var services = List.of(threads.submit(() -> deliver(Kind.COMPLETE)), threads.submit(() -> deliver(Kind.FAIL)),
-            threads.submit(this::keepLeases), threads.submit(this::returnWaiting));
+            threads.submit(() -> deliver(Kind.PARK)), threads.submit(this::keepLeases), threads.submit(this::returnWaiting));
         try {
             until(() -> draining, Long.MAX_VALUE / 2);
         } catch (InterruptedException interrupted) {
@@ -117,7 +119,7 @@ final class Session {
         try {
             wire.run();
         } catch (PenstockException error) {
-            LOG.log(Level.ERROR, "the engine gives this worker no jobs: {0}", error.getMessage());
+            LOG.log(Level.ERROR, "the engine gives this worker no jobs: {0}; to do: {1}", error.getMessage(), error.whatToDo());
             synchronized (this) {
                 refusal = error;
                 if (!draining) drain();
@@ -139,6 +141,10 @@ final class Session {
         for (var each : matching(one -> one.begun)) if (!isQueued(each)) each.stop(StopReason.STOPPING);
         until(() -> active == 0, CLEAN_UP_MS);
         until(() -> unreported == 0, LAST_CALLS_MS);
+        synchronized (this) {
+            if (unreported > 0 || active > 0)
+                LOG.log(Level.ERROR, "the engine did not take {0} results, {1} handlers go on: their jobs will be done again", unreported, active);
+        }
         giveBack(matching(each -> true));
     }
 
@@ -197,7 +203,7 @@ final class Session {
                 back.add(new Result(made, Kind.RELEASE));
                 continue;
             }
-            held.put(made.key(), made);
+            if (held.putIfAbsent(made.key(), made) != null) continue; // it came twice
             active++;
             subscription.active++;
             waiting.add(made);
@@ -324,8 +330,11 @@ final class Session {
         try {
             var outcomes = wire.beat(items, Math.min(options.lease.toMillis() / 3, HEARTBEAT_LIMIT_MS));
             for (int at = 0; at < Math.min(due.size(), outcomes.size()); at++) extended(due.get(at), outcomes.get(at), sentAt);
+            beatsFail = false;
         } catch (PenstockException error) {
-            LOG.log(Level.DEBUG, "heartbeats failed: {0}", error.getMessage());
+            if (!beatsFail)
+                LOG.log(Level.WARNING, "heartbeats fail, others get {0} jobs unless the engine answers within the lease: {1}", due.size(), error.getMessage());
+            beatsFail = true;
         }
     }
 
@@ -416,7 +425,7 @@ final class Session {
     }
 
     private synchronized void settle(Result item, Outcome told) {
-        if (told.outcome().equals("invalid") && item.kind == Kind.COMPLETE) {
+        if (told.outcome().equals("invalid") && item.kind != Kind.FAIL) {
             LOG.log(Level.ERROR, "the engine refused the result of job {0}: {1}", item.jobId, told.reason());
             queues.get(Kind.FAIL).add(item.held.failure("the engine refused the result: " + told.reason(), false));
         } else if (told.outcome().equals("invalid") && item.variables != null) {

@@ -1,5 +1,6 @@
 package io.penstock.sdk;
 
+import java.time.Instant;
 import java.util.List;
 
 /** A connection to the engine. Its calls may be repeated safely; each gives one outcome per item. */
@@ -16,7 +17,7 @@ interface Wire {
 
     void close();
 
-    enum Kind { COMPLETE, FAIL, RELEASE }
+    enum Kind { COMPLETE, FAIL, PARK, RELEASE }
 
     record Outcome(String jobId, String outcome, String reason) {}
 
@@ -34,6 +35,9 @@ interface Wire {
         String errorMessage = "";
         String errorCode = "";
         long retryAfterMs;
+        String stackTrace = "";
+        Instant until;
+        String signal;
         int faults;
 
         Result(HeldJob held, Kind kind) {

@@ -2,6 +2,7 @@ package io.penstock.sdk;
 
 import com.google.common.util.concurrent.ListenableFuture;
 import com.google.protobuf.ByteString;
+import com.google.protobuf.Timestamp;
 import io.grpc.ChannelCredentials;
 import io.grpc.Grpc;
 import io.grpc.InsecureChannelCredentials;
@@ -22,6 +23,9 @@ import io.penstock.api.v1.Failure;
 import io.penstock.api.v1.Heartbeat;
 import io.penstock.api.v1.HeartbeatJobsRequest;
 import io.penstock.api.v1.JobOutcome;
+import io.penstock.api.v1.Park;
+import io.penstock.api.v1.ParkJobsRequest;
+import io.penstock.api.v1.ParkJobsResponse;
 import io.penstock.api.v1.Release;
 import io.penstock.api.v1.ReleaseJobsRequest;
 import io.penstock.api.v1.ReleaseJobsResponse;
@@ -182,11 +186,21 @@ final class WorkStream implements Wire {
                 case FAIL -> message.addFailures(
                     Failure.newBuilder().setJobId(each.jobId).setAttempt(each.attempt).setRetryable(each.retryable)
                         .setErrorMessage(each.errorMessage).setErrorCode(each.errorCode)
-                        .setRetryAfterMs((int) Math.min(each.retryAfterMs, Integer.MAX_VALUE)).setVariables(variables));
+                        .setRetryAfterMs((int) Math.min(each.retryAfterMs, Integer.MAX_VALUE)).setVariables(variables)
+                        .setStackTrace(each.stackTrace));
+                case PARK -> message.addParks(parkOf(each));
                 default -> message.addReleases(Release.newBuilder().setJobId(each.jobId).setAttempt(each.attempt));
             }
         }
         return message;
+    }
+
+    private static Park parkOf(Result item) {
+        var park = Park.newBuilder().setJobId(item.jobId).setAttempt(item.attempt);
+        if (item.signal != null) park.setSignal(item.signal);
+        var until = item.until;
+        if (until != null) park.setUntil(Timestamp.newBuilder().setSeconds(until.getEpochSecond()).setNanos(until.getNano()));
+        return park.build();
     }
 
     private static ByteString bytes(String text) {
@@ -207,6 +221,8 @@ final class WorkStream implements Wire {
                 CompleteJobsRequest.newBuilder().setWorkerId(id).addAllCompletions(message.getCompletionsList()).build())).getResultsList();
             case FAIL -> WorkStream.<FailJobsResponse>await(stub(timeoutMs).failJobs(
                 FailJobsRequest.newBuilder().setWorkerId(id).addAllFailures(message.getFailuresList()).build())).getResultsList();
+            case PARK -> WorkStream.<ParkJobsResponse>await(stub(timeoutMs).parkJobs(
+                ParkJobsRequest.newBuilder().setWorkerId(id).addAllParks(message.getParksList()).build())).getResultsList();
             default -> WorkStream.<ReleaseJobsResponse>await(stub(timeoutMs).releaseJobs(
                 ReleaseJobsRequest.newBuilder().setWorkerId(id).addAllReleases(message.getReleasesList()).build())).getResultsList();
         };

@@ -13,6 +13,8 @@ public final class Worker {
     private final WorkerOptions options;
     private final Map<String, Registered> handlers = new LinkedHashMap<>();
     private volatile Session session;
+    private boolean starting; // signals are heard
+    private boolean stopEarly; // one came before there was a session
 
     public Worker(String engine) {
         this(engine, new WorkerOptions());
@@ -44,9 +46,9 @@ public final class Worker {
     }
 
     /** Takes on no more jobs and ends when those held are done, within the grace. Again: ends the grace now. */
-    public void stop() {
-        var running = session;
-        if (running != null) running.drain();
+    public synchronized void stop() {
+        if (session != null) session.drain();
+        else if (starting) stopEarly = true;
     }
 
     /**
@@ -59,7 +61,10 @@ public final class Worker {
         Wire wire = engine.startsWith("http")
             ? new LongPoll(made, new Rest(engine, options.token, made.threads))
             : new WorkStream(made, engine);
-        session = made;
+        synchronized (this) {
+            session = made;
+            if (stopEarly) made.drain();
+        }
         try {
             made.run(wire);
         } finally {
@@ -70,6 +75,9 @@ public final class Worker {
 
     /** {@link #run} for a program that is only this worker: SIGTERM and SIGINT drain it, a second one ends the grace. */
     public void runUntilSignal() {
+        synchronized (this) {
+            starting = true;
+        }
         for (var name : new String[] {"TERM", "INT"}) Signal.handle(new Signal(name), signal -> stop());
         run();
     }

@@ -4,6 +4,7 @@ import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
+import java.time.Instant;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
@@ -85,6 +86,12 @@ public final class Conformance {
                         continue;
                     }
                 return slept;
+            case "later":
+                throw new LaterException(in(step));
+            case "waitFor":
+                throw new LaterException(step.get("signal").asText(), step.has("seconds") ? in(step) : null);
+            case "worst":
+                return worst(step.get("way").asInt());
             case "crash":
                 new ProcessBuilder("kill", "-9", String.valueOf(ProcessHandle.current().pid())).start().waitFor();
                 Thread.sleep(60_000);
@@ -92,6 +99,29 @@ public final class Conformance {
             default:
                 throw new IllegalArgumentException("unknown op " + step);
         }
+    }
+
+    private static Instant in(JsonNode step) {
+        return Instant.now().plusMillis((long) (step.get("seconds").asDouble() * 1000));
+    }
+
+    /** Breaks whoever looks at it. */
+    private static final class Nasty extends Error {
+        @Override
+        public String getMessage() {
+            return getMessage() + " for ever";
+        }
+    }
+
+    private static Object worst(int way) {
+        if (way == 1) throw new Nasty();
+        if (way == 2) return worst(way) + "";
+        if (way == 3) return new Object() {
+            public String getValue() {
+                throw new Nasty();
+            }
+        };
+        throw new ThreadDeath();
     }
 
     private static Exception failureOf(JsonNode step) {
