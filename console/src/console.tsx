@@ -30,7 +30,7 @@ interface Room {
 }
 const ROOMS: Room[] = [
   { path: "/", name: "Overview", icon: "overview", key: "g o", more: { "/failures": "Failures" } },
-  { path: "/instances", name: "Instances", icon: "instances", key: "g i", more: { "/bulk": "Bulk operations", "/batches": "Batches" } },
+  { path: "/instances", name: "Instances", icon: "instances", key: "g i", more: { "/bulk": "Bulk operations", "/batches": "Batches", "/sql-requests": "SQL requests" } },
   { path: "/tasks", name: "Tasks", icon: "tick", key: "g t" },
   { path: "/jobs", name: "Jobs", icon: "jobs", key: "g j", more: { "/queues": "Queues" } },
   { path: "/timers", name: "Timers", icon: "hourglass", key: "g w" },

@@ -248,6 +248,29 @@ def test_typing_in_a_plain_field_goes_on_in_its_editor(modeller: Modeller) -> No
     modeller.expect_definition(lambda made: "1 + 2 + amount > 1" in made["steps"][0]["conditionalNextSteps"])
 
 
+def test_what_is_typed_while_the_editor_comes_stays_in_its_order(modeller: Modeller) -> None:
+    """On a slow machine the editor came between a letter and what the browser tells of its caret."""
+    page, held = modeller.page, list[Any]()
+
+    def hold(route: Any) -> None:
+        held.append(route)
+
+    page.route("**/assets/editor-*.js", hold)
+    modeller.visitor.go("modeller")
+    page.context.new_cdp_session(page).send("Emulation.setCPUThrottlingRate", {"rate": 6})
+    modeller.open("fork.json", json.dumps(FORK))
+    page.locator('.node[data-step="fork"]').dblclick(timeout=TIMEOUT_MS)
+    modeller.field("Conditional next steps 1: condition").focus(timeout=TIMEOUT_MS)
+    modeller.press("Home")
+    while held:
+        held.pop().continue_()
+    typed = " ".join(f"{number} +" for number in range(60))
+    page.keyboard.type(f"{typed} ")
+    page.locator(".cm-content:focus").wait_for(timeout=TIMEOUT_MS)
+    modeller.press("Enter")
+    modeller.expect_definition(lambda made: f"{typed} amount > 1" in made["steps"][0]["conditionalNextSteps"])
+
+
 @pytest.mark.parametrize("key", ["Enter", "Tab"])
 def test_a_key_takes_what_the_last_letter_begins(modeller: Modeller, key: str) -> None:
     """However fast: the list is still that of the letter before, or not there yet."""

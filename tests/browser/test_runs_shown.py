@@ -93,3 +93,25 @@ def test_a_message_that_does_not_fit_is_dropped_and_corrected_by_clicks(
     assert [(record["kind"], record["detail"]) for record in told if record["kind"].startswith("MESSAGE")] == [
         ("MESSAGE_DROPPED", "approval: sent twice"), ("MESSAGE_CORRECTED", "approval"),
     ]  # fmt: skip
+
+
+def test_a_run_is_run_again_from_an_operation_by_clicks(visitor: Visitor, engine: EngineProcess) -> None:
+    visitor.go("instances?businessKey=A-1").see_role("row", "A-1")
+    visitor.page.keyboard.press("j")
+    visitor.page.keyboard.press("Enter")
+    page = visitor.page
+    page.get_by_text("Waits for message 'approval'").wait_for(timeout=40_000)
+    (run,) = engine.call("GET", "/v1/instances?businessKey=A-1")[1]["items"]
+    visitor.click("tab", "Journal")
+    row = page.get_by_role("row").filter(has_text="reserve")
+    row.get_by_role("button", name="Run again from /").click()
+    assert violations(page) == []
+    page.get_by_label("Id of the new run, which is started once under it").fill("A-1-again")
+    page.get_by_role("button", name="Run again", exact=True).click()
+    page.get_by_text(f"Forked from {run['id']} at /").wait_for(timeout=40_000)
+    page.get_by_text("Waits for message 'approval'").wait_for(timeout=40_000)
+    (fork,) = engine.call("GET", "/v1/instances?businessKey=A-1-again")[1]["items"]
+    tree = engine.call("GET", f"/v1/instances/{fork['id']}/tree")[1]
+    assert tree["forkedFrom"]["id"] == run["id"]
+    page.get_by_role("link", name=run["id"]).click()
+    page.wait_for_url(f"**/instances/{run['id']}*", timeout=40_000)

@@ -189,7 +189,7 @@ export const engine = {
   workers: (cursor: string, signal?: AbortSignal, jobType?: string) => get<Schemas["WorkerViewPage"]>("/v1/workers", { query: { jobType, cursor, limit: PAGE_ITEMS }, ...s(signal) }),
   engines: (signal?: AbortSignal) => get<Schemas["EngineList"]>("/v1/engines", s(signal)),
   failures: (definitionId: string, range: string, signal?: AbortSignal) => get<Schemas["FailureList"]>("/v1/failures", { query: { definitionId, range }, ...s(signal) }),
-  instances: (filter: InstanceFilter, cursor: string, limit: number, signal?: AbortSignal, order?: "newest" | "oldest" | "businessKey") =>
+  instances: (filter: InstanceFilter, cursor: string, limit: number, signal?: AbortSignal, order?: "newest" | "oldest" | "businessKey" | "ended" | "changed") =>
     get<Schemas["InstanceSummaryPage"]>("/v1/instances", { query: { ...filter, order, view: "summary", limit, cursor: cursor || undefined }, ...s(signal) }),
   countInstances: (filter: InstanceFilter, signal?: AbortSignal) => get<Count>("/v1/instances/count", { query: { ...filter }, ...s(signal) }),
   instance: (id: string, signal?: AbortSignal) => exact<Instance>("/v1/instances/{id}", { path: { id }, ...s(signal) }),
@@ -339,7 +339,7 @@ export function isFinal({ status }: { status: InstanceStatus }): boolean {
   return status === "COMPLETED" || status === "CANCELLED";
 }
 
-/** Whether it was made of a workflow written as code: it has one step, which an executor runs. */
+/** Whether it was made of a durable workflow: it has one step, which an executor runs. */
 export function isCode(definition: Definition): boolean {
   return definition.steps[0]?.jobType?.startsWith("code:") ?? false;
 }

@@ -12,7 +12,7 @@ export interface paths {
         put?: never;
         /**
          * Upload a definition
-         * @description The same content for an id gives its existing version again, changed content the next one; new starts use it from then on (`active`, addition). Every problem is named in one answer.
+         * @description The same content for an id gives its existing version again. Changed content makes the next version. New starts use the version that was uploaded last, also a former one (`active`), so an upload of the former text rolls back. The answer names every problem. Any content type but XML is read as JSON.
          */
         post: operations["uploadDefinition"];
         delete?: never;
@@ -28,13 +28,16 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Read the active version */
+        /**
+         * Read the active version
+         * @description The definition as it was uploaded, with `version`.
+         */
         get: operations["getDefinition"];
         put?: never;
         post?: never;
         /**
-         * Delete a workflow written as code that no program serves (addition)
-         * @description All versions: it is in no list, can't be started, and its id is free. Runs that have ended stay. A program that registers it again brings it back. 409: it is another definition, a program serves it, or runs are open.
+         * Delete a durable workflow that no program serves (addition)
+         * @description In all versions: no list shows it, it can't be started, and its id is free. Runs that have ended stay. A program that registers it again brings it back. 409: it is another definition, a program serves it (as of the last 30 s), or runs are open.
          */
         delete: operations["deleteDefinition"];
         options?: never;
@@ -52,8 +55,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Let new starts use a version (addition)
-         * @description Those of schedules, calls and chains that name no version, too. Instances that are open stay on theirs. The next upload makes what it uploads the active version.
+         * Activate a version for new starts (addition)
+         * @description New starts use this version, also those of schedules, calls and chains that name none. Open instances stay on their version. The next upload makes its version the active one. 409: it is a durable workflow.
          */
         post: operations["activateVersion"];
         delete?: never;
@@ -69,7 +72,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Read a version */
+        /**
+         * Read a version
+         * @description The definition as it was uploaded, with `version`.
+         */
         get: operations["getDefinitionVersion"];
         put?: never;
         post?: never;
@@ -94,7 +100,7 @@ export interface paths {
         put?: never;
         /**
          * Start an instance
-         * @description With `instanceKey` (addition) a second start while the first instance is open returns that one; with `keepInstanceKey` also after its end, as long as its row is kept. `startAt` or `delay`: it is there at once and begins later. `dedupe`, `throttle`, `debounce`: what becomes of others with their key. `waitSeconds`: answer when it has ended, or after so long, at most 60 (additions).
+         * @description A second start with the same `instanceKey` returns the first instance while it is open, with `keepInstanceKey` also after its end, as long as its row is kept. With `startAt` or `delay` the instance exists at once and begins later. `dedupe`, `throttle` and `debounce` decide about other starts with their key. With `waitSeconds` you get the answer when the instance has ended, or after so many seconds, at most 60.
          */
         post: operations["startInstance"];
         delete?: never;
@@ -114,7 +120,7 @@ export interface paths {
         put?: never;
         /**
          * Start many instances (addition)
-         * @description One result each, in order. A bad item never fails its neighbours.
+         * @description One result each, in order: an `instance`, or `error` and `reason`. A bad item never fails the others. An item has the fields of a start, and an `idempotencyKey`.
          */
         post: operations["startInstances"];
         delete?: never;
@@ -130,7 +136,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Read an instance */
+        /**
+         * Read an instance
+         * @description With `waitSeconds` you get the answer when the instance has ended, or after so many seconds as it is then, at most 60. 429: 10,000 calls wait in this engine.
+         */
         get: operations["getInstance"];
         put?: never;
         post?: never;
@@ -149,7 +158,7 @@ export interface paths {
         };
         /**
          * Read the step executions, in order of entry
-         * @description With `order=newest` (addition) a slice: those that are open, then those that closed last.
+         * @description One item per step execution. With `order=newest` you get a slice of at most `limit`: open executions, then those that closed last. `output=true` adds what each wrote. `attemptNumber` is 0 there: it is not counted.
          */
         get: operations["getHistory"];
         put?: never;
@@ -167,7 +176,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Read the audit trail, oldest first (addition) */
+        /**
+         * Read the audit trail, oldest first (addition)
+         * @description `after` is how many records to leave out. `cursor` is the `next` of the slice before.
+         */
         get: operations["getAudit"];
         put?: never;
         post?: never;
@@ -188,7 +200,7 @@ export interface paths {
         put?: never;
         /**
          * Cancel an instance
-         * @description A run of a workflow written as code (addition) is asked to end: its scopes are cancelled and their clean-up runs first, so it may still be open in the answer. `force` ends it at once, without. With `compensate` what an instance did is undone first (addition); 409 when that is under way already.
+         * @description A run of a durable workflow is asked to end and cleans up first, so it may still be open in the answer. `force` ends it at once, without clean-up. With `compensate` an instance compensates its completed steps first, so it may still be open in the answer. 409: it has ended, or it is compensating already.
          */
         post: operations["cancelInstance"];
         delete?: never;
@@ -204,12 +216,15 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Read the variables as an execution left them (addition) */
+        /**
+         * Read the variables as an execution left them (addition)
+         * @description `after` is the id of an execution. You get the variables as that execution left them, and the names of the variables that it wrote. 409: it is open.
+         */
         get: operations["getVariablesAfter"];
         put?: never;
         /**
          * Change variables of an instance that waits or has failed (addition)
-         * @description Whole top-level values. With `ifVersion` only if nobody has written any since.
+         * @description You set or remove whole top-level variables. The instance must wait, or have failed. With `ifVersion` nothing is changed if somebody has written variables since that version. 409: it does neither, it is a run of a durable workflow, or `ifVersion` is not the newest version.
          */
         post: operations["editVariables"];
         delete?: never;
@@ -228,8 +243,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Let a failed instance go on (addition)
-         * @description Reopens the failed step and every step which that failure closed, with full retries. With `fromStepId` (addition) it goes on there in place of the failed step, or of `stepId`. Where that would do work again that was done before it failed, it is refused unless `again` (addition) is true.
+         * Retry a failed instance (addition)
+         * @description Reopens the failed step and every step that its failure closed, with full retries. If conditions after a completed task were at fault, or the mapping of a call's or an item's result, only they are evaluated again. With `fromStepId` the instance goes on there, in place of the failed step or of `stepId`. For a run of a durable workflow that is a path of its journal, `start` or `end`. 409: the instance is not `FAILED`, or work would be done again whose result an older engine did not keep, unless `again` is true.
          */
         post: operations["retryInstance"];
         delete?: never;
@@ -248,8 +263,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Let a step count as done, with a result (addition)
-         * @description Of an open instance, or of one that has failed, which goes on by it. Whoever has the job loses it.
+         * Skip a step, with a result (addition)
+         * @description The step counts as done, with these variables. The instance is open, or has failed and goes on by it. A worker that has the job loses it. 409: the step is not open, or has no result.
          */
         post: operations["skipStep"];
         delete?: never;
@@ -268,8 +283,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Let what stands on a step go on at another one (addition)
-         * @description Of an open instance, or of one that has failed, which goes on by it. Refused where a join would wait for ever; of a gateway all branches are moved together.
+         * Move an instance to another step (addition)
+         * @description A branch that stands on one step goes on at another one. The instance is open, or has failed and goes on by it. All branches of a gateway are moved together. 409: the step is not open, or a join would wait for ever.
          */
         post: operations["moveToken"];
         delete?: never;
@@ -288,8 +303,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Change how early the jobs of an instance come (addition)
-         * @description Those that wait now, and those that come to wait later, but for steps that say their own priority. 0 to 9, lower ones first.
+         * Change the priority of an instance's jobs (addition)
+         * @description 0 to 9, lower ones first. Applies to jobs that wait now and to later ones, except those of steps with a priority of their own. 409: the instance has ended.
          */
         post: operations["setPriority"];
         delete?: never;
@@ -308,8 +323,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Let an instance go on in another version (addition)
-         * @description On the steps on which it stands, or that are named for them. With `dryRun` only whether it can, every reason why not, and how many boundary timers would be due at once.
+         * Migrate an instance to another version (addition)
+         * @description An open or failed instance goes on in another version of its definition, by default the latest, on the steps on which it stands. `steps` names those whose ids differ there: `{"old": "new"}`. `timers` says when boundary timers with another duration fire. 409: it can't, with every reason. With `dryRun` nothing is changed, and you get whether it can, every reason why not, and how many boundary timers would be due at once.
          */
         post: operations["migrateInstance"];
         delete?: never;
@@ -327,7 +342,7 @@ export interface paths {
         };
         /**
          * Read a run's journal, oldest first (addition)
-         * @description Of a workflow written as code: all that came into its body from outside, in order. A slice ends earlier where the records are large.
+         * @description For a run of a durable workflow: all that came into the workflow function from outside, in order. `replayed`: the executor that has the run, or ended it, found the record there and replayed it. A slice ends earlier where records are large. 409: it is no run of a durable workflow.
          */
         get: operations["getJournal"];
         put?: never;
@@ -347,7 +362,7 @@ export interface paths {
         };
         /**
          * Read the tree of a run's branches, or of an instance's calls (addition)
-         * @description What has ended is as the journal says, what is open as the executor said last. Of an instance of a definition the branches are the instances that it called, and those that they called: the first 1,000.
+         * @description For a run of a durable workflow: its branches, what they did and what they wait for. Ended branches are as the journal says, open ones as the executor reported last. `rejected` has the oldest 20 messages that fit nothing that the run waits for. For an instance of a definition the branches are the instances that it called, and those that they called: the first 1,000.
          */
         get: operations["getTree"];
         put?: never;
@@ -389,7 +404,7 @@ export interface paths {
         put?: never;
         /**
          * Send a message to a run (addition)
-         * @description What `receive(name)` of its body gives. One that comes early is kept. With an `Idempotency-Key` it comes once, however often it is sent, as long as the run is kept. What does not fit the type that the run waits for is refused with its place (422), unless `force` is set.
+         * @description `receive(name)` of the workflow function gets it. A message that comes early is kept. With an `Idempotency-Key` it comes once, however often you send it, as long as the run is kept. 409: the run has ended. 422: it does not fit the type that the run waits for, and `force` is not set. 429: the run has too many unread messages.
          */
         post: operations["sendMessage"];
         delete?: never;
@@ -408,8 +423,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Drop a message that a run rejected, or send it corrected (addition)
-         * @description With `drop`, or with the `payload` that comes in its place. `position` is that of one in `rejected` of the run's tree: it came before the run said what it waits for, and no `receive` has it. 409: a `receive` has it by now, it was dropped, or the run is at work: ask again.
+         * Drop or correct a message that a run rejected (addition)
+         * @description With `drop` the run never receives it. With `payload` this comes in its place. `position` is the position of a message in `rejected` of the run's tree. 409: a `receive` has it by now, it was dropped, or the run is working: ask again. 422: the payload does not fit, and `force` is not set.
          */
         post: operations["resolveMessage"];
         delete?: never;
@@ -428,8 +443,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Claim jobs under lease
-         * @description Oldest first. `waitSeconds` (addition) holds the request until a job is there.
+         * Claim jobs
+         * @description Oldest first. With `waitSeconds` the request waits until a job is there. If you go away meanwhile, nothing stays leased to you. 410: Kafka dispatches the jobs.
          */
         post: operations["pollJobs"];
         delete?: never;
@@ -448,8 +463,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Hear of jobs that are cancelled under one's lease (addition)
-         * @description Held for `waitSeconds` while there is no news; each job is told once. A hint: heartbeats say it, too.
+         * Wait for jobs that are cancelled under your lease (addition)
+         * @description Jobs that were cancelled under the worker's lease, through whichever engine. The request waits for `waitSeconds` while there are none. Each job is reported once. It is a wake-up hint: heartbeats report lost jobs, too.
          */
         post: operations["waitLostJobs"];
         delete?: never;
@@ -469,7 +484,7 @@ export interface paths {
         put?: never;
         /**
          * Complete a job
-         * @description Idempotent. `attempt` (addition) fences exactly.
+         * @description `variables` are merged at top level. You may repeat it: a job that is completed already is a success and changes nothing. With `attempt` the call applies to this attempt only.
          */
         post: operations["completeJob"];
         delete?: never;
@@ -489,7 +504,7 @@ export interface paths {
         put?: never;
         /**
          * Report that a job failed
-         * @description Retried while it is `retryable` and retries are left, else the instance fails. Without `attempt` a call that comes too late is answered with 204, too. The text is cut at 4 KiB.
+         * @description The job is retried while it is `retryable` (`false` if left out) and retries are left. Else the instance fails. `errorMessage` is cut at 4 KiB and never refused. `variables` are the `data` of an error with `errorCode`. The last `stack_trace_max_bytes` of `stackTrace` are kept. Without `attempt` a call that comes too late is answered with 204, too.
          */
         post: operations["failJob"];
         delete?: never;
@@ -507,7 +522,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Extend a lease (addition) */
+        /**
+         * Extend a lease (addition)
+         * @description The next attempt gets `checkpoint` (JSON, 256 kB). `progress` is shown at the instance.
+         */
         post: operations["heartbeatJob"];
         delete?: never;
         options?: never;
@@ -525,8 +543,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Wait with a job (addition)
-         * @description It comes back at `until`, or with a signal: as the next attempt, with its checkpoint. No retry is spent.
+         * Park a job (addition)
+         * @description The worker waits with the job. It comes back at `until`, or when a signal of that name (or to the step) comes: as the next attempt, with its checkpoint. Give one of the two, or both. No retry is used up. A repeat changes nothing.
          */
         post: operations["parkJob"];
         delete?: never;
@@ -546,7 +564,7 @@ export interface paths {
         put?: never;
         /**
          * Complete many jobs (addition)
-         * @description One outcome each, in order. A bad item never fails its neighbours.
+         * @description One outcome each, in order. A bad item never fails the others.
          */
         post: operations["completeJobs"];
         delete?: never;
@@ -564,7 +582,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Report many failures (addition) */
+        /**
+         * Report many failures (addition)
+         * @description One outcome each, in order. A bad item never fails the others.
+         */
         post: operations["failJobs"];
         delete?: never;
         options?: never;
@@ -581,7 +602,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Extend many leases (addition) */
+        /**
+         * Extend many leases (addition)
+         * @description One outcome each, in order, `ok` with `lockExpiresAt`.
+         */
         post: operations["heartbeatJobs"];
         delete?: never;
         options?: never;
@@ -599,8 +623,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Give jobs back unused (addition)
-         * @description They are handed out again at once; no retry is spent.
+         * Release jobs unused (addition)
+         * @description They are handed out again at once. No retry is used up.
          */
         post: operations["releaseJobs"];
         delete?: never;
@@ -618,7 +642,7 @@ export interface paths {
         };
         /**
          * List jobs by state (addition)
-         * @description FAILED: for good, newest first. WAITING: of one type, those first that are taken first. LOCKED and DISPATCHED: those first that workers, or Kafka, have longest, at most 200, as of the last ten seconds. BACKOFF: those first whose time comes first. All but FAILED take `cursor` and `limit` only, and answer `OpenJobViewPage`.
+         * @description FAILED: jobs that failed their instance, newest first. WAITING (needs `jobType`): by priority and flow key, in the order in which they are claimed. LOCKED and DISPATCHED: those first that workers, or Kafka, have longest, at most 200, as of the last ten seconds. BACKOFF: those first whose time comes first. All but FAILED take `cursor` and `limit` only, and answer `OpenJobViewPage`.
          */
         get: operations["listJobs"];
         put?: never;
@@ -640,7 +664,7 @@ export interface paths {
         put?: never;
         /**
          * Complete a user task
-         * @description The oldest open execution of the step, or that of `executionId` (addition).
+         * @description The oldest open execution of the step, or that of `executionId`. If nothing says who did it, it is the assignee. 404: no open task there. 409: the instance has ended. 400: it is another type of step.
          */
         post: operations["completeUserTask"];
         delete?: never;
@@ -660,7 +684,7 @@ export interface paths {
         put?: never;
         /**
          * Signal a wait
-         * @description The body is the variable map. The oldest open execution of the step goes on.
+         * @description The body is the variable map itself, or nothing. The oldest open execution of the step goes on. With `buffer=true`, or at a step with `buffer`, the signal is kept until the wait opens (for one instance at most 10,000, and none after 4 MiB of them; then 409). 409: the instance does not wait there. 400: it is another type of step.
          */
         post: operations["signal"];
         delete?: never;
@@ -680,7 +704,7 @@ export interface paths {
         put?: never;
         /**
          * Signal a wait by instance key (addition)
-         * @description The instance that is open with the key, or keeps it.
+         * @description The same for the instance of the definition that is open with this `instanceKey`, or keeps it. 404: there is none.
          */
         post: operations["signalByKey"];
         delete?: never;
@@ -713,12 +737,15 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List messages that nobody has received yet, oldest first (addition) */
+        /**
+         * List messages that nobody has received yet, oldest first (addition)
+         * @description Without their variables. `taken`: on its way to a wait.
+         */
         get: operations["listMessages"];
         put?: never;
         /**
-         * Publish a message to whoever waits for it (addition)
-         * @description It goes to the `WAIT` that waits longest for its name and key, or with `deliver` `ALL` to all that wait now. What nobody waits for is kept for `ttl`. A second one with the same `messageId` is answered as the first.
+         * Publish a message (addition)
+         * @description It goes to the `WAIT` that waits longest for its name and key, or with `deliver` `ALL` to all that wait now (at most 1,000, else 409). A message that nobody waits for is `kept` for `ttl` (ISO 8601, by default `P1D`; `PT0S`: now or never), and goes to the first wait that comes. A second message with the same `messageId` is answered as the first. 503: `messages_kept_max_items` or `messages_kept_max_bytes` are kept.
          */
         post: operations["publishMessage"];
         delete?: never;
@@ -734,7 +761,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The process lives */
+        /**
+         * Check that the process lives
+         * @description 200 with an empty body while the process lives.
+         */
         get: operations["live"];
         put?: never;
         post?: never;
@@ -751,7 +781,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The engine can serve (addition) */
+        /**
+         * Check that the engine can serve (addition)
+         * @description `degraded` lists what is away and the engine can do without, such as `kafka`. `rowsAside` counts rows that the database refused (`{"timers": 1}`): the log and the metric `penstock_quarantined_row` say which and why. `insecure`: everybody may do everything. 503 with the reason: the database does not answer, or the engine stops.
+         */
         get: operations["ready"];
         put?: never;
         post?: never;
@@ -768,7 +801,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** This document (addition) */
+        /** Read the OpenAPI document (addition) */
         get: operations["openapi"];
         put?: never;
         post?: never;
@@ -785,7 +818,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** This document as a page (addition) */
+        /** Read the OpenAPI document as a page (addition) */
         get: operations["docs"];
         put?: never;
         post?: never;
@@ -804,7 +837,7 @@ export interface paths {
         };
         /**
          * List open user tasks, oldest first (addition)
-         * @description A page may be short, or empty, before the last one: `next` says whether to go on. `item` is the index of the item of a forEach that a task is about, `executionId` names it to claim, release and completion.
+         * @description A page may be short, or empty, before the last one: `next` says whether to go on. `item` is the index of the item of a `forEach` that a task is about. `executionId` names the task to assign, unassign and complete. 409: an engine lives that keeps no such list. 503: the list is being made.
          */
         get: operations["listTasks"];
         put?: never;
@@ -822,7 +855,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Count open user tasks, to 10,000 (addition) */
+        /**
+         * Count open user tasks, to 10,000 (addition)
+         * @description `exact` is false beyond 10,000. Refused as the list is.
+         */
         get: operations["countTasks"];
         put?: never;
         post?: never;
@@ -842,8 +878,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Say who means to do a user task (addition)
-         * @description Advice: whoever may complete tasks still can. With authentication it is the caller, or with the role operator anybody.
+         * Assign a user task (addition)
+         * @description It is advice: others can still complete the task. With authentication the assignee is the caller, and an operator may name anybody. 409: somebody else has it.
          */
         post: operations["claimTask"];
         delete?: never;
@@ -862,8 +898,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Give a claimed user task back (addition)
-         * @description Without `by`, with the role operator or without authentication: whoever has it.
+         * Unassign a user task (addition)
+         * @description Nobody has it then. Without `by` (operators, or no authentication) it does not matter who had it.
          */
         post: operations["releaseTask"];
         delete?: never;
@@ -879,7 +915,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Who calls, and what they may do (addition) */
+        /**
+         * Read who calls, and what they may do (addition)
+         * @description `can` has `view`, `operate`, `model`, `tasks`, `work`. `jobTypes`: work of these job types only.
+         */
         get: operations["me"];
         put?: never;
         post?: never;
@@ -896,7 +935,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** How people can sign in at the console (addition) */
+        /**
+         * Read how people can sign in at the console (addition)
+         * @description `token` is false without authentication. The other calls of `/v1/sessions` are 409 then.
+         */
         get: operations["signInWays"];
         put?: never;
         post?: never;
@@ -917,7 +959,7 @@ export interface paths {
         put?: never;
         /**
          * Open a session with a token (addition)
-         * @description The session is a cookie, for the engine's own pages.
+         * @description You get what `/v1/me` says, and a session's cookie. Needs the header `X-Penstock-Console`, from the engine's own pages.
          */
         post: operations["signIn"];
         delete?: never;
@@ -935,7 +977,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** End the session (addition) */
+        /**
+         * End the session (addition)
+         * @description On all engines.
+         */
         post: operations["signOut"];
         delete?: never;
         options?: never;
@@ -952,7 +997,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Begin to sign in at the issuer (addition) */
+        /**
+         * Begin to sign in at the issuer (addition)
+         * @description `url` is where the browser has to go to sign in at the issuer.
+         */
         post: operations["beginSignIn"];
         delete?: never;
         options?: never;
@@ -967,7 +1015,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Where the issuer sends a browser back (addition) */
+        /**
+         * Receive a browser that comes back from the issuer (addition)
+         * @description Redirects into the console, with the cookie or with `signIn=refused`.
+         */
         get: operations["finishSignIn"];
         put?: never;
         post?: never;
@@ -986,7 +1037,7 @@ export interface paths {
         };
         /**
          * Count instances, to 10,000 (addition)
-         * @description By the filters of the list.
+         * @description By the filters of the list. `exact` is false beyond 10,000.
          */
         get: operations["countInstances"];
         put?: never;
@@ -1006,7 +1057,7 @@ export interface paths {
         };
         /**
          * List failures by cause (addition)
-         * @description The newest 1,000 of instances that started within the range.
+         * @description The newest 1,000 failures of instances that started within `range` (`24h`, or `all`), of one `definitionId` (among the newest 100,000) or of all. They are grouped by definition, version, step and cause. `text` has the error code and the reason of the newest failure. Use it as the filter `cause` of lists. Failures have one cause if their code is the same and their reasons differ only in quoted parts, URLs, mail addresses, paths, UUIDs, IP addresses, hexadecimal ids and numbers. The number of a status (`HTTP 503`, `exit code 1`) tells causes apart.
          */
         get: operations["listFailures"];
         put?: never;
@@ -1026,7 +1077,7 @@ export interface paths {
         };
         /**
          * Read where an instance stands, and why (addition)
-         * @description In one sentence, with its open steps, timers and kept signals.
+         * @description `text` says in one sentence why the instance is where it is. `children` are the newest 200 instances that it started. `path` has the ways that its newest 500 executions took. `version` is the version of its variables for `ifVersion`. The cost does not grow with the instance's length. 503: the database is too busy for it.
          */
         get: operations["getState"];
         put?: never;
@@ -1046,7 +1097,7 @@ export interface paths {
         };
         /**
          * Wait for changes (addition)
-         * @description Held until something has changed, else 204. Without `since`, or with another engine's, all at once.
+         * @description The request waits for `waitSeconds` (30 at most) until one of `instances` (200 ids, separated by commas) has changed, one newer than `newerThan` was started (`newer` counts them to 100), or with `overview=true` the overview over `range` has changed. Else 204. `since` is the `tag` of the answer before. Without it, or with another engine's, you get everything at once.
          */
         get: operations["watch"];
         put?: never;
@@ -1068,7 +1119,7 @@ export interface paths {
         put?: never;
         /**
          * Retry, cancel, signal, skip, move, migrate or edit many instances (addition)
-         * @description In the background; each failure is retried once, each signal acts once. `dryRun`: 200, what it would meet.
+         * @description In the background. Fields depend on `action`: of a retry `fromStepId`, of a move `toStepId`, of a migration `version`, `steps` and `timers`, of an edit `variables` and `remove`. `filter` and `except` (what is left out) are those of the list: `status`, `definitionId`, `definitionVersion`, `businessKey`, `businessKeyPrefix`, `cause`, `stepId`, `errorContains`, `startedAfter`, `startedBefore`. Each failure is retried once, each signal acts once, variables are changed once, whatever happens to engines. Instances that start later are left out. With `dryRun` you get 200 and the instances that it would meet: `count`, `exact`, `byCause`, `byStep`, of a migration `refusals`, too.
          */
         post: operations["bulk"];
         delete?: never;
@@ -1101,7 +1152,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Read a bulk operation (addition) */
+        /**
+         * Read a bulk operation (addition)
+         * @description `state` is RUNNING, DONE or STOPPED. `skipped`: there was nothing to do any more. `errors` has the first 20 failures. `outcome` counts how the instances stand now (the first 10,000, of the newest 100 operations).
+         */
         get: operations["getBulk"];
         put?: never;
         post?: never;
@@ -1122,7 +1176,7 @@ export interface paths {
         put?: never;
         /**
          * Stop a bulk operation (addition)
-         * @description What is done stays done.
+         * @description It ends after the page that is being worked on. What is done stays done.
          */
         post: operations["stopBulk"];
         delete?: never;
@@ -1139,8 +1193,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * What happens, and what needs somebody (addition)
-         * @description Rates from samples of all engines; queues as this engine measured them in the last ten seconds.
+         * Read the overview (addition)
+         * @description The numbers of the console's first page. Rates come from samples of all engines, queues from this engine's measurement of the last ten seconds.
          */
         get: operations["overview"];
         put?: never;
@@ -1160,7 +1214,7 @@ export interface paths {
         };
         /**
          * List what people and programs did, newest first (addition)
-         * @description Who paused, changed, uploaded, made a token or signed in, with old and new values. A page may have fewer than `limit`, and more behind it.
+         * @description Who paused, changed, uploaded, made a token or signed in. `old` is the value before a change. A page may have fewer records than `limit`, and more after it.
          */
         get: operations["listAudit"];
         put?: never;
@@ -1179,8 +1233,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List what needs somebody (addition)
-         * @description As in the overview: what concerns most work first, what is acknowledged last.
+         * List problems that need attention (addition)
+         * @description As in the overview: problems that concern most work first, acknowledged ones last.
          */
         get: operations["listAttention"];
         put?: never;
@@ -1200,12 +1254,15 @@ export interface paths {
         };
         get?: never;
         /**
-         * Acknowledge what needs somebody (addition)
-         * @description By the `key` of its row, for `attention_acknowledged_hours`, of failures until there are more than `count`.
+         * Acknowledge a problem (addition)
+         * @description By the `key` of its row, for `attention_acknowledged_hours`. Failures need attention again when there are more than `count`.
          */
         put: operations["acknowledgeAttention"];
         post?: never;
-        /** Let what was acknowledged need attention again (addition) */
+        /**
+         * Withdraw an acknowledgement (addition)
+         * @description It needs attention again. 404: it is not acknowledged.
+         */
         delete: operations["withdrawAcknowledgement"];
         options?: never;
         head?: never;
@@ -1219,7 +1276,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List workers of a day (addition) */
+        /**
+         * List the workers of the last day (addition)
+         * @description By name, of a `jobType` or all. The jobs that each had, did and failed are as of its last poll.
+         */
         get: operations["listWorkers"];
         put?: never;
         post?: never;
@@ -1237,8 +1297,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List engines, those gone within a day, too (addition)
-         * @description With what they say of themselves, and what of the database is of interest.
+         * List engines, also those of the last day (addition)
+         * @description `report` has what each engine said of itself within five seconds, `database` what matters of the database.
          */
         get: operations["listEngines"];
         put?: never;
@@ -1257,8 +1317,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Tell how much is going on in each definition (addition)
-         * @description Of those, and paged, as the list of definitions.
+         * Read how much is going on in each definition (addition)
+         * @description For the definitions that `GET /v1/definitions` lists with the same `keyword`, `limit` and `cursor`. `open` counts open instances as of the last minute (an estimate if `sampled`). `startedWithinHour` and `failedOfThese` are counted to 1,000 each.
          */
         get: operations["listDefinitionActivity"];
         put?: never;
@@ -1276,7 +1336,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List versions, newest first (addition) */
+        /**
+         * List versions, newest first (addition)
+         * @description `open` counts open instances, if `…/tokens` was read within a minute.
+         */
         get: operations["listVersions"];
         put?: never;
         post?: never;
@@ -1314,8 +1377,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Count what stands on each step (addition)
-         * @description As of the last minute; with more than 500,000 open branches estimated.
+         * Count the instances at each step (addition)
+         * @description As of the last minute, for a `version` (by default the latest). `failed` is counted to 10,000. With more than 500,000 open branches the numbers are estimated.
          */
         get: operations["listTokens"];
         put?: never;
@@ -1334,8 +1397,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List variables that instances of a definition have (addition)
-         * @description By name, with their JSON types, of the newest 100 instances of any version.
+         * List the variables that instances of a definition have (addition)
+         * @description By name, with their JSON types and in how many instances they are, of the newest 100 instances of any version.
          */
         get: operations["listVariables"];
         put?: never;
@@ -1357,7 +1420,7 @@ export interface paths {
         put?: never;
         /**
          * Check a definition before it is uploaded (addition)
-         * @description All that is wrong, by step, and hints; nothing is stored. Of a valid one the variables that it reads.
+         * @description Nothing is stored. You get all problems, and hints about what may be meant otherwise (with problems: of the parts that can be read; while the database is away: without who polls). For a valid definition you get the variables that its expressions read (also of lists, keys and inputs of calls; names that a `forEach` or a call gives itself are none), and `same`: the version that has this content already. `reads=true` adds where they use a variable that has to be defined, and what they read of it, in characters. `dot` is where its first field is entered.
          */
         post: operations["validateDefinition"];
         delete?: never;
@@ -1375,7 +1438,7 @@ export interface paths {
         };
         /**
          * List the names that expressions know (addition)
-         * @description Functions, words, and methods of dates and durations; variables are not among them.
+         * @description Functions, words, and methods of dates and durations. Variables are not among them.
          */
         get: operations["getExpressionLanguage"];
         put?: never;
@@ -1396,8 +1459,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Try an expression (addition)
-         * @description With the variables given, or those that an instance has now; within the work that one in a definition has.
+         * Evaluate an expression (addition)
+         * @description With the variables given, or those that an instance has now, within the work that an expression of a definition may take. `kind` `condition` must give true or false, `value` anything. Problems have `from` and `to`, in characters.
          */
         post: operations["checkExpression"];
         delete?: never;
@@ -1416,8 +1479,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Try a definition on a clock that stands still (addition)
-         * @description Nothing is stored: each request brings the definition and all that happened so far, at most 500 moves. They are made by the engine's own rules; `can` is what may come next.
+         * Simulate a definition (addition)
+         * @description Nothing is stored: each request has the definition and all moves so far. The engine's own rules make them, on a clock that only they move. A move's `do` is `complete` (a job, a user task, what a call started), `fail`, `cancel`, `signal`, `message`, `fire` (the timer of `index`, and all that are due before), `advance` (by `seconds`, or to the next timer) or `retry`. `can` has the moves that are possible now. The first `made` moves were made, and `stopped` says why the next was not. `test` is the same as a file for pytest. A start that the definition refuses has `made` 0 and the reason in `stopped`. Limits: 500 moves, 1 s of computing (the test as long again), 64 MiB of variables that its steps write, an answer of 1 MiB.
          */
         post: operations["simulate"];
         delete?: never;
@@ -1436,8 +1499,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Tell which open instances a new version would not fit (addition)
-         * @description The body is what would be uploaded; without one it is a version that was. Nothing is stored. By version and step how many stand there and what keeps them from going on in it; `refusals`: of the newest 1,000 those that can't, with every reason. Open instances stay on their version.
+         * Find open instances that a new version would not fit (addition)
+         * @description The body is a definition as you would upload it. Without a body it is the one of `version` (0, or none: the latest). Nothing is stored. You get by version and step how many instances stand there. `change` is SAME, CHANGED or REMOVED (by its id: a renamed step is REMOVED, and `steps` of a migration maps it). `reasons` keep an instance that stands there from going on in it. `refusals` are of up to 1,000 of the newest instances, tried as a migration would be, for two seconds at most. Open instances stay on their version.
          */
         post: operations["impact"];
         delete?: never;
@@ -1453,7 +1516,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List queues and who polls them, those first that wait longest (addition) */
+        /**
+         * List job types with their waiting jobs and workers (addition)
+         * @description Those first that wait longest. `locked` counts jobs under lease, as engines know of theirs. `donePerSecond` is of the last minute.
+         */
         get: operations["listJobTypes"];
         put?: never;
         post?: never;
@@ -1470,7 +1536,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List queues, policies for job types, by name (addition) */
+        /** List queues by name (addition) */
         get: operations["listQueues"];
         put?: never;
         post?: never;
@@ -1487,16 +1553,19 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Read a queue, and how it stands (addition) */
+        /**
+         * Read a queue and its state (addition)
+         * @description `keys` has each flow key with its running and waiting jobs.
+         */
         get: operations["getQueue"];
         /**
-         * Limit the jobs of some types (addition)
-         * @description From the next claim on, in all engines. `paused` left out: as it is. 409: a job type is in another queue, or an older engine lives.
+         * Create or change a queue (addition)
+         * @description From the next claim on, in all engines. If you leave `paused` out it stays as it is. Unknown fields are refused. 409: a job type is in another queue, or an older engine lives.
          */
         put: operations["putQueue"];
         post?: never;
         /**
-         * Forget a queue (addition)
+         * Delete a queue (addition)
          * @description Its jobs are free at once.
          */
         delete: operations["deleteQueue"];
@@ -1515,8 +1584,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Let no job of a queue begin (addition)
-         * @description What runs goes on.
+         * Pause a queue (addition)
+         * @description None of its jobs begins. Running jobs go on.
          */
         post: operations["pauseQueue"];
         delete?: never;
@@ -1534,7 +1603,10 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Let the jobs of a queue begin again (addition) */
+        /**
+         * Resume a queue (addition)
+         * @description Its jobs begin again.
+         */
         post: operations["resumeQueue"];
         delete?: never;
         options?: never;
@@ -1650,7 +1722,7 @@ export interface paths {
         put?: never;
         /**
          * End a job's lease now (addition)
-         * @description It goes back to the queue, no retry is spent; its worker is told that it lost it.
+         * @description An operator ends the lease. The job goes back to the queue, no retry is used up, and its worker gets to know that it lost the job. 409: no worker has it.
          */
         post: operations["unlockJob"];
         delete?: never;
@@ -1670,8 +1742,8 @@ export interface paths {
         put?: never;
         post?: never;
         /**
-         * Forget the checkpoint of an open job (addition)
-         * @description Its next attempt begins without. A worker that has the job may leave another one.
+         * Delete the checkpoint of an open job (addition)
+         * @description Its next attempt begins without. A worker that has the job may leave another one. 404: the job is not open.
          */
         delete: operations["forgetCheckpoint"];
         options?: never;
@@ -1687,8 +1759,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * What the attempts of a job were given, told and gave (addition)
-         * @description The newest 50, oldest first. `parameters` where the definition has `recordAttempts`, or the job type is in `attempts_recorded_job_types`; what is larger than `attempt_record_max_bytes` has its bytes only.
+         * List the attempts of a job (addition)
+         * @description The newest 50, oldest first. An execution's id is its job's. `parameters` are the attempt's variables, if the definition has `recordAttempts` or the job type is in `attempts_recorded_job_types`. `progress` is the last report of its worker. A value larger than `attempt_record_max_bytes` has its size only. Callers who may operate also get `stackTrace`. `console_hide_variables` with `stackTrace` hides it in the console.
          */
         get: operations["listAttempts"];
         put?: never;
@@ -1706,7 +1778,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List timers to come, next first (addition) */
+        /**
+         * List open timers, next first (addition)
+         * @description `kind` is `boundary`, `retry`, `wait` or `wake`. A page may be short before the last one.
+         */
         get: operations["listTimers"];
         put?: never;
         post?: never;
@@ -1725,7 +1800,7 @@ export interface paths {
         };
         /**
          * List the settings of the engine that answers (addition)
-         * @description Of secrets only whether they are set.
+         * @description For secrets you get only whether they are set.
          */
         get: operations["listSettings"];
         put?: never;
@@ -1746,14 +1821,14 @@ export interface paths {
         /** Read a schedule, its next 10 times and its last 20 runs (addition) */
         get: operations["getSchedule"];
         /**
-         * Make a schedule, or change it from now on (addition)
-         * @description Idempotent. Where the times are the same as before, none is lost. `paused` left out: as it is.
+         * Create or change a schedule (addition)
+         * @description You may repeat it. If the times are the same as before, none is lost. If you leave `paused` out it stays as it is. The answer has a `hint` where the schedule may surprise you: `catchUp` `ALL` together with an `overlap` that skips, or a definition that does not exist yet. 409: engines live that are too old for schedules.
          */
         put: operations["putSchedule"];
         post?: never;
         /**
          * Delete a schedule (addition)
-         * @description What it started goes on.
+         * @description Instances that it started go on.
          */
         delete: operations["deleteSchedule"];
         options?: never;
@@ -1791,8 +1866,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Start nothing until it is resumed (addition)
-         * @description What runs goes on.
+         * Pause a schedule (addition)
+         * @description Nothing is started until it is resumed. Running instances go on.
          */
         post: operations["pauseSchedule"];
         delete?: never;
@@ -1811,8 +1886,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Go on from now (addition)
-         * @description What passed meanwhile is not caught up.
+         * Resume a schedule (addition)
+         * @description It goes on from now. Times that passed meanwhile are not caught up.
          */
         post: operations["resumeSchedule"];
         delete?: never;
@@ -1832,7 +1907,7 @@ export interface paths {
         put?: never;
         /**
          * Start a run now (addition)
-         * @description Also of a paused one. What became of it: while the last run is open `overlap` may skip or buffer it.
+         * @description Also of a paused schedule. `outcome` says what happened: while the last run is open `overlap` may skip or buffer the new one. 503: another transaction locks the schedule for long.
          */
         post: operations["triggerSchedule"];
         delete?: never;
@@ -1851,8 +1926,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Start the times of a span of the past (addition)
-         * @description In the background, up to 10,000 of them; those of its latest runs are left out.
+         * Start the times of a past period (addition)
+         * @description In the background, up to 10,000 of them, all at once or (`BUFFER_ALL`) one after the other. Times of its latest runs are left out. `hint` of the answer says how many there are. 409: another backfill is running.
          */
         post: operations["backfillSchedule"];
         delete?: never;
@@ -1871,8 +1946,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Tell the next times of what would be put (addition)
-         * @description Nothing is stored.
+         * Compute the next times of a schedule (addition)
+         * @description Nothing is stored. The jitter follows from `id`. If `startAt` is yet to come, the times begin there.
          */
         post: operations["previewSchedule"];
         delete?: never;
@@ -1953,7 +2028,7 @@ export interface paths {
         put?: never;
         /**
          * Start up to 10,000 instances in the background (addition)
-         * @description In their order, each once, whatever becomes of the engines. An item that can't be read refuses all.
+         * @description In the order of the items, each once, whatever happens to engines. An item that can't be read refuses all, with the item in the error (400). 429: 1,000 batches have not ended.
          */
         post: operations["startBatch"];
         delete?: never;
@@ -1969,7 +2044,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Read a batch, with its items by state (addition) */
+        /**
+         * Read a batch, with its items by state (addition)
+         * @description `state` is STARTING, RUNNING, CANCELLING, DONE or CANCELLED. Items are counted by state: `pending`, `active`, `completed`, `failed`, `cancelled`, `refused`, `removed`. With `waitSeconds` (0 to 60) you get the answer when the batch has ended.
+         */
         get: operations["getBatch"];
         put?: never;
         post?: never;
@@ -1987,7 +2065,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * What became of its items, in their order (addition)
+         * List the results of a batch, in the order of its items (addition)
          * @description A slice may be shorter than `limit`, where variables are large.
          */
         get: operations["listBatchResults"];
@@ -2009,8 +2087,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Start nothing more of it, and cancel what it started (addition)
-         * @description In the background. What others started, and an item was answered with, goes on.
+         * Cancel a batch and the instances that it started (addition)
+         * @description In the background: nothing more of it is started, and the instances that it started are cancelled. Instances that others started, and that an item was answered with, go on. 409: it has ended. 503: it is being started.
          */
         post: operations["cancelBatch"];
         delete?: never;
@@ -2029,6 +2107,7 @@ export interface components {
          */
         AcknowledgeBody: {
             count?: number;
+            /** @description Why, for those who look later. */
             note?: string;
         };
         /**
@@ -2039,7 +2118,9 @@ export interface components {
             /** Format: date-time */
             at: string;
             until: string;
+            /** @description The assignee. */
             by?: string;
+            /** @description Why, for those who look later. */
             note?: string;
         };
         /**
@@ -2055,6 +2136,7 @@ export interface components {
             /** Format: date-time */
             endedAt?: string;
             worker?: string;
+            /** @description Why. */
             reason?: string;
             /** @description 1 to 100 of letters, digits, `_`, `.` and `-` (addition). */
             errorCode?: string;
@@ -2071,6 +2153,7 @@ export interface components {
             detail?: string;
             count?: number;
             since?: string;
+            /** @description The type of a job. */
             jobType?: string;
             query?: {
                 [key: string]: string;
@@ -2094,6 +2177,7 @@ export interface components {
             /** Format: date-time */
             at: string;
             kind: string;
+            /** @description The id of the step. */
             stepId?: string;
             stepExecutionId?: string;
             actor?: string;
@@ -2114,6 +2198,7 @@ export interface components {
             total?: number;
             /** @description Beyond 10,000 (addition). */
             totalIsEstimate?: boolean;
+            /** @description The `cursor` of the next slice; absent in the last one. */
             next?: string;
         };
         /**
@@ -2145,6 +2230,7 @@ export interface components {
             total?: number;
             /** @description Beyond 10,000 (addition). */
             totalIsEstimate?: boolean;
+            /** @description The `cursor` of the next slice; absent in the last one. */
             next?: string;
         };
         /**
@@ -2153,6 +2239,7 @@ export interface components {
          */
         Awaited: {
             name: string;
+            /** @description The key that a wait for the message has to have. */
             correlationKey: string;
         };
         /**
@@ -2162,6 +2249,7 @@ export interface components {
         BackfillBody: {
             from: string;
             to: string;
+            /** @description What to do while the last run is open. */
             overlap?: string;
         };
         /**
@@ -2187,8 +2275,10 @@ export interface components {
             onComplete?: string;
             completionId?: string;
             completionError?: string;
+            /** @description Why, for those who look later. */
             note?: string;
             actor?: string;
+            /** @description Why. */
             reason?: string;
         };
         /**
@@ -2196,6 +2286,7 @@ export interface components {
          * @description `reason`: shown with the batch, and with what is cancelled.
          */
         BatchCancelBody: {
+            /** @description Why. */
             reason?: string;
         };
         /**
@@ -2213,6 +2304,7 @@ export interface components {
             total?: number;
             /** @description Beyond 10,000 (addition). */
             totalIsEstimate?: boolean;
+            /** @description The `cursor` of the next slice; absent in the last one. */
             next?: string;
         };
         /**
@@ -2225,6 +2317,7 @@ export interface components {
             state: string;
             instance?: components["schemas"]["Instance"];
             error?: string;
+            /** @description Why. */
             reason?: string;
         };
         /**
@@ -2242,6 +2335,7 @@ export interface components {
             total?: number;
             /** @description Beyond 10,000 (addition). */
             totalIsEstimate?: boolean;
+            /** @description The `cursor` of the next slice; absent in the last one. */
             next?: string;
         };
         /**
@@ -2252,6 +2346,7 @@ export interface components {
             jobId: string;
             /** @enum {string} */
             outcome: "ok" | "already-completed" | "lease-lost" | "cancelled" | "not-found" | "invalid" | "unavailable";
+            /** @description Why. */
             reason?: string;
             /** Format: date-time */
             lockExpiresAt?: string;
@@ -2295,7 +2390,9 @@ export interface components {
          * @description What an action needs beside step and variables.
          */
         BulkDetails: {
+            /** @description The step, or the path in a journal, to go on at. */
             fromStepId?: string;
+            /** @description The step to go on at. */
             toStepId?: string;
             version?: number;
             steps?: {
@@ -2310,12 +2407,14 @@ export interface components {
          */
         BulkFilter: {
             status?: string;
+            /** @description The id of the definition. */
             definitionId?: string;
-            /** @description Yours; any number of instances may share it. 256 characters. */
+            /** @description Yours; any number of instances may share it. 512 characters. */
             businessKey?: string;
             cause?: string;
             /** @description 0, or none in a request: the latest. */
             definitionVersion?: number;
+            /** @description The id of the step. */
             stepId?: string;
             businessKeyPrefix?: string;
             startedAfter?: string;
@@ -2365,12 +2464,15 @@ export interface components {
          */
         BulkRequest: {
             action: string;
+            /** @description The id of the step. */
             stepId?: string;
             variables?: {
                 [key: string]: unknown;
             };
             remove?: string[];
+            /** @description The step, or the path in a journal, to go on at. */
             fromStepId?: string;
+            /** @description The step to go on at. */
             toStepId?: string;
             version?: number;
             steps?: {
@@ -2381,6 +2483,7 @@ export interface components {
             except?: components["schemas"]["BulkFilter"];
             ids?: string[];
             perSecond?: number;
+            /** @description Why, for those who look later. */
             note?: string;
             dryRun?: boolean;
         };
@@ -2396,6 +2499,7 @@ export interface components {
          * @description So many stand at a step.
          */
         BulkStep: {
+            /** @description The id of the step. */
             stepId: string;
             count: number;
         };
@@ -2418,8 +2522,10 @@ export interface components {
             createdAt: string;
             /** Format: date-time */
             endedAt?: string;
+            /** @description The id of the step. */
             stepId?: string;
             perSecond?: number;
+            /** @description Why, for those who look later. */
             note?: string;
             actor?: string;
             details?: components["schemas"]["BulkDetails"];
@@ -2440,6 +2546,7 @@ export interface components {
             total?: number;
             /** @description Beyond 10,000 (addition). */
             totalIsEstimate?: boolean;
+            /** @description The `cursor` of the next slice; absent in the last one. */
             next?: string;
         };
         /**
@@ -2447,6 +2554,7 @@ export interface components {
          * @description What a call would have started.
          */
         CalledInstance: {
+            /** @description The id of the definition. */
             definitionId: string;
             variables: {
                 [key: string]: unknown;
@@ -2454,10 +2562,11 @@ export interface components {
         };
         /**
          * CancelBody
-         * @description `force`: a run of code ends at once, without the clean-up of its body. `compensate`: what an instance did is
+         * @description `force`: a durable run ends at once, without the clean-up of its body. `compensate`: what an instance did is
          *         undone first.
          */
         CancelBody: {
+            /** @description Why. */
             reason?: string;
             force?: boolean;
             compensate?: boolean;
@@ -2488,7 +2597,9 @@ export interface components {
          *         oldest.
          */
         ClaimBody: {
+            /** @description The assignee. */
             by?: string;
+            /** @description One of several open executions of the step. */
             executionId?: string;
         };
         /**
@@ -2501,6 +2612,7 @@ export interface components {
             variables?: {
                 [key: string]: unknown;
             };
+            /** @description The worker: the same text in all of its calls. */
             workerId: string;
         };
         /**
@@ -2740,6 +2852,7 @@ export interface components {
             total?: number;
             /** @description Beyond 10,000 (addition). */
             totalIsEstimate?: boolean;
+            /** @description The `cursor` of the next slice; absent in the last one. */
             next?: string;
         };
         /**
@@ -2770,6 +2883,7 @@ export interface components {
             total?: number;
             /** @description Beyond 10,000 (addition). */
             totalIsEstimate?: boolean;
+            /** @description The `cursor` of the next slice; absent in the last one. */
             next?: string;
         };
         /**
@@ -2804,7 +2918,9 @@ export interface components {
          */
         DraftProblem: {
             path: string;
+            /** @description Why. */
             reason: string;
+            /** @description The id of the step. */
             stepId?: string;
             character?: number;
         };
@@ -2833,8 +2949,10 @@ export interface components {
          * @description An execution that was closed, and why, unless it completed.
          */
         Ended: {
+            /** @description The id of the step. */
             stepId: string;
             status: string;
+            /** @description Why. */
             reason?: string;
         };
         /**
@@ -2880,6 +2998,7 @@ export interface components {
         Error: {
             /** @enum {string} */
             error: "bad-request" | "cancelled" | "conflict" | "forbidden" | "gone" | "idempotency-conflict" | "internal-error" | "lease-lost" | "method-not-allowed" | "not-found" | "payload-too-large" | "resource-exhausted" | "throttled" | "unauthenticated" | "unavailable" | "unsupported-format";
+            /** @description Why. */
             reason: string;
             message: string;
             problems?: components["schemas"]["Problem"][];
@@ -2915,6 +3034,7 @@ export interface components {
          * @description What is wrong, and with which characters, counted from 0.
          */
         ExpressionProblem: {
+            /** @description Why. */
             reason: string;
             from: number;
             to: number;
@@ -2936,12 +3056,16 @@ export interface components {
          */
         FailedJob: {
             id: string;
+            /** @description The type of a job. */
             jobType: string;
             instanceId: string;
+            /** @description The id of the step. */
             stepId: string;
             /** Format: date-time */
             failedAt: string;
+            /** @description Why. */
             reason?: string;
+            /** @description The worker: the same text in all of its calls. */
             workerId?: string;
             /** @description 1 to 100 of letters, digits, `_`, `.` and `-` (addition). */
             errorCode?: string;
@@ -2961,6 +3085,7 @@ export interface components {
             total?: number;
             /** @description Beyond 10,000 (addition). */
             totalIsEstimate?: boolean;
+            /** @description The `cursor` of the next slice; absent in the last one. */
             next?: string;
         };
         /**
@@ -2972,6 +3097,7 @@ export interface components {
         FailureBody: {
             /** @description Grows by one with each lease of the job (addition). */
             attempt?: number;
+            /** @description Whether another attempt may succeed; by default false. */
             retryable: boolean;
             /** @description Cut at 4 KiB; never a reason to refuse. */
             errorMessage?: string;
@@ -2982,6 +3108,7 @@ export interface components {
             variables?: {
                 [key: string]: unknown;
             };
+            /** @description The worker: the same text in all of its calls. */
             workerId: string;
             stackTrace?: string;
         };
@@ -2993,12 +3120,14 @@ export interface components {
         FailureGroup: {
             cause: string;
             text: string;
+            /** @description The id of the definition. */
             definitionId: string;
             version: number;
             count: number;
             first: string;
             last: string;
             sample: string;
+            /** @description The id of the step. */
             stepId?: string;
         };
         /**
@@ -3011,6 +3140,7 @@ export interface components {
             jobId: string;
             /** @description Grows by one with each lease of the job (addition). */
             attempt?: number;
+            /** @description Whether another attempt may succeed; by default false. */
             retryable: boolean;
             /** @description Cut at 4 KiB; never a reason to refuse. */
             errorMessage?: string;
@@ -3061,6 +3191,7 @@ export interface components {
             checkpoint?: unknown;
             /** @description JSON, shown per open step of the instance (addition). */
             progress?: unknown;
+            /** @description The worker: the same text in all of its calls. */
             workerId: string;
         };
         /**
@@ -3097,6 +3228,7 @@ export interface components {
          */
         Instance: {
             id: string;
+            /** @description The id of the definition. */
             definitionId: string;
             /** @description 0, or none in a request: the latest. */
             definitionVersion: number;
@@ -3109,7 +3241,7 @@ export interface components {
             /** Format: date-time */
             completedAt?: string;
             failureReason?: string;
-            /** @description Yours; any number of instances may share it. 256 characters. */
+            /** @description Yours; any number of instances may share it. 512 characters. */
             businessKey?: string;
             /** @description Unique among the open instances of a definition id (addition). */
             instanceKey?: string;
@@ -3130,10 +3262,15 @@ export interface components {
             scheduleId?: string;
             /** Format: date-time */
             scheduledAt?: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it begins, or the first time of a schedule (addition).
+             */
             startAt?: string;
             deduplicated?: boolean;
+            /** @description 0 to 9 for jobs, lower first; by default 5 (addition). */
             priority?: number;
+            /** @description What limits per key and fairness of queues go by, such as a tenant (addition). */
             flowKey?: string;
             blocked?: boolean;
             blockedSince?: string;
@@ -3154,6 +3291,7 @@ export interface components {
             total?: number;
             /** @description Beyond 10,000 (addition). */
             totalIsEstimate?: boolean;
+            /** @description The `cursor` of the next slice; absent in the last one. */
             next?: string;
         };
         /**
@@ -3180,6 +3318,7 @@ export interface components {
          */
         InstanceSummary: {
             id: string;
+            /** @description The id of the definition. */
             definitionId: string;
             /** @description 0, or none in a request: the latest. */
             definitionVersion: number;
@@ -3192,7 +3331,7 @@ export interface components {
             /** Format: date-time */
             completedAt?: string;
             failureReason?: string;
-            /** @description Yours; any number of instances may share it. 256 characters. */
+            /** @description Yours; any number of instances may share it. 512 characters. */
             businessKey?: string;
             /** @description Unique among the open instances of a definition id (addition). */
             instanceKey?: string;
@@ -3211,16 +3350,23 @@ export interface components {
             scheduleId?: string;
             /** Format: date-time */
             scheduledAt?: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it begins, or the first time of a schedule (addition).
+             */
             startAt?: string;
             deduplicated?: boolean;
+            /** @description 0 to 9 for jobs, lower first; by default 5 (addition). */
             priority?: number;
+            /** @description What limits per key and fairness of queues go by, such as a tenant (addition). */
             flowKey?: string;
             blocked?: boolean;
             blockedSince?: string;
             blockedReason?: string;
             where: components["schemas"]["Whereabouts"][];
             cause?: string;
+            /** Format: date-time */
+            changedAt?: string;
         };
         /**
          * InstanceSummaryPage
@@ -3237,6 +3383,7 @@ export interface components {
             total?: number;
             /** @description Beyond 10,000 (addition). */
             totalIsEstimate?: boolean;
+            /** @description The `cursor` of the next slice; absent in the last one. */
             next?: string;
         };
         /**
@@ -3258,6 +3405,7 @@ export interface components {
             jobId: string;
             /** @enum {string} */
             outcome: "ok" | "already-completed" | "lease-lost" | "cancelled" | "not-found" | "invalid" | "unavailable";
+            /** @description Why. */
             reason?: string;
         };
         /**
@@ -3267,8 +3415,10 @@ export interface components {
          */
         Job: {
             id: string;
+            /** @description The type of a job. */
             jobType: string;
             instanceId: string;
+            /** @description The id of the step. */
             stepId: string;
             stepExecutionId: string;
             retriesRemaining: number;
@@ -3279,6 +3429,7 @@ export interface components {
             lockExpiresAt: string;
             /** @enum {string} */
             status: "LOCKED";
+            /** @description The worker: the same text in all of its calls. */
             workerId: string;
             /** Format: date-time */
             lockedAt: string;
@@ -3289,10 +3440,11 @@ export interface components {
             idempotencyKey: string;
             /** @description JSON up to 256 kB, handed to the next attempt (addition). */
             checkpoint?: unknown;
+            /** @description The id of the definition. */
             definitionId: string;
             /** @description 0, or none in a request: the latest. */
             definitionVersion: number;
-            /** @description Yours; any number of instances may share it. 256 characters. */
+            /** @description Yours; any number of instances may share it. 512 characters. */
             businessKey?: string;
             traceparent?: string;
         };
@@ -3334,6 +3486,7 @@ export interface components {
             total?: number;
             /** @description Beyond 10,000 (addition). */
             totalIsEstimate?: boolean;
+            /** @description The `cursor` of the next slice; absent in the last one. */
             next?: string;
         };
         /**
@@ -3343,6 +3496,7 @@ export interface components {
         KeptMessage: {
             id: string;
             name: string;
+            /** @description The key that a wait for the message has to have. */
             correlationKey: string;
             /** Format: date-time */
             publishedAt: string;
@@ -3350,6 +3504,7 @@ export interface components {
             expiresAt: string;
             sizeBytes: number;
             taken: boolean;
+            /** @description The sender's own id of the message. */
             messageId?: string;
         };
         /**
@@ -3367,6 +3522,7 @@ export interface components {
             total?: number;
             /** @description Beyond 10,000 (addition). */
             totalIsEstimate?: boolean;
+            /** @description The `cursor` of the next slice; absent in the last one. */
             next?: string;
         };
         /**
@@ -3375,6 +3531,7 @@ export interface components {
          */
         KeptSignal: {
             id: string;
+            /** @description The id of the step. */
             stepId: string;
             /** Format: date-time */
             receivedAt: string;
@@ -3425,7 +3582,7 @@ export interface components {
         };
         /**
          * MessageBody
-         * @description A message to a run of code. `payload` may be any JSON.
+         * @description A message to a durable run. `payload` may be any JSON.
          */
         MessageBody: {
             name: string;
@@ -3438,6 +3595,7 @@ export interface components {
          */
         MessageReceiver: {
             instanceId?: string;
+            /** @description The id of the step. */
             stepId?: string;
         };
         /**
@@ -3464,6 +3622,7 @@ export interface components {
             };
             /** @enum {unknown} */
             timers?: "FROM_ENTRY" | "FROM_NOW" | "KEEP_DEADLINE";
+            /** @description Why, for those who look later. */
             note?: string;
             dryRun?: boolean;
         };
@@ -3477,18 +3636,22 @@ export interface components {
         Move: {
             do: string;
             tokenId?: string;
+            /** @description The id of the step. */
             stepId?: string;
             index?: number;
             name?: string;
+            /** @description The key that a wait for the message has to have. */
             correlationKey?: string;
             variables?: {
                 [key: string]: unknown;
             };
+            /** @description Whether another attempt may succeed; by default false. */
             retryable?: boolean;
             error?: string;
             /** @description 1 to 100 of letters, digits, `_`, `.` and `-` (addition). */
             errorCode?: string;
             compensate?: boolean;
+            /** @description The assignee. */
             by?: string;
             seconds?: number;
         };
@@ -3507,22 +3670,28 @@ export interface components {
          */
         OpenJobView: {
             id: string;
+            /** @description The type of a job. */
             jobType: string;
             instanceId: string;
+            /** @description The id of the step. */
             stepId: string;
+            /** @description The id of the definition. */
             definitionId: string;
             version: number;
             since: string;
             /** @description Grows by one with each lease of the job (addition). */
             attempt?: number;
             failures?: number;
+            /** @description The worker: the same text in all of its calls. */
             workerId?: string;
             leaseUntil?: string;
             /** Format: date-time */
             retryAt?: string;
             /** @description JSON, shown per open step of the instance (addition). */
             progress?: unknown;
+            /** @description 0 to 9 for jobs, lower first; by default 5 (addition). */
             priority?: number;
+            /** @description What limits per key and fairness of queues go by, such as a tenant (addition). */
             flowKey?: string;
         };
         /**
@@ -3540,6 +3709,7 @@ export interface components {
             total?: number;
             /** @description Beyond 10,000 (addition). */
             totalIsEstimate?: boolean;
+            /** @description The `cursor` of the next slice; absent in the last one. */
             next?: string;
         };
         /**
@@ -3548,6 +3718,7 @@ export interface components {
          */
         OpenStep: {
             id: string;
+            /** @description The id of the step. */
             stepId: string;
             state: string;
             since: string;
@@ -3555,6 +3726,7 @@ export interface components {
             /** @description Grows by one with each lease of the job (addition). */
             attempt?: number;
             failures?: number;
+            /** @description The worker: the same text in all of its calls. */
             workerId?: string;
             leaseUntil?: string;
             /** Format: date-time */
@@ -3564,9 +3736,10 @@ export interface components {
         };
         /**
          * OpenTimer
-         * @description A timer that is armed: `kind` is boundary, retry, wait, wake (of a run of code) or engine.
+         * @description A timer that is armed: `kind` is boundary, retry, wait, wake (of a durable run) or engine.
          */
         OpenTimer: {
+            /** @description The id of the step. */
             stepId: string;
             kind: string;
             /** Format: date-time */
@@ -3601,6 +3774,7 @@ export interface components {
             attempt?: number;
             until?: string;
             signal?: string;
+            /** @description The worker: the same text in all of its calls. */
             workerId?: string;
         };
         /**
@@ -3608,6 +3782,7 @@ export interface components {
          * @description `note`: why, shown with the schedule.
          */
         PauseBody: {
+            /** @description Why, for those who look later. */
             note?: string;
         };
         /** PlaceBody */
@@ -3619,17 +3794,19 @@ export interface components {
          * @description What a worker asks for. The engine clamps the numbers; 0 or less is the default.
          */
         PollBody: {
+            /** @description The worker: the same text in all of its calls. */
             workerId: string;
             jobTypes: string[];
             /** @description 1 to 1,000, clamped; by default 10. */
             maxJobs?: number;
             /** @description 5 to 3,600, clamped; by default 30. */
             leaseSeconds?: number;
-            /** @description 0 to 60, clamped; by default 0 (addition). */
+            /** @description 0 to 60, of a call of an update 0 to 20, clamped; by default 0 (addition). */
             waitSeconds?: number;
         };
         /** PriorityBody */
         PriorityBody: {
+            /** @description 0 to 9 for jobs, lower first; by default 5 (addition). */
             priority: number;
         };
         /**
@@ -3638,6 +3815,7 @@ export interface components {
          */
         Problem: {
             path: string;
+            /** @description Why. */
             reason: string;
         };
         /**
@@ -3646,11 +3824,14 @@ export interface components {
          */
         PublishBody: {
             name: string;
+            /** @description The key that a wait for the message has to have. */
             correlationKey: string;
             variables?: {
                 [key: string]: unknown;
             };
+            /** @description ISO 8601: how long the message is kept. */
             ttl?: string;
+            /** @description The sender's own id of the message. */
             messageId?: string;
             deliver?: string;
         };
@@ -3666,7 +3847,7 @@ export interface components {
          * Queue
          * @description A queue and its policy. Of one that was asked for by name also how it stands: `running` attempts, where their
          *         number is limited, `waiting` jobs to 100,000, for how many seconds the first in line waits, the flow keys with
-         *         most under way or first in line, and `open_runs` of workflows written as code, where their number is limited.
+         *         most under way or first in line, and `open_runs` of durable workflows, where their number is limited.
          */
         Queue: {
             name: string;
@@ -3683,6 +3864,7 @@ export interface components {
          *         limited, or was.
          */
         QueueKey: {
+            /** @description What limits per key and fairness of queues go by, such as a tenant (addition). */
             flowKey: string;
             waiting: number;
             running?: number;
@@ -3702,13 +3884,14 @@ export interface components {
             total?: number;
             /** @description Beyond 10,000 (addition). */
             totalIsEstimate?: boolean;
+            /** @description The `cursor` of the next slice; absent in the last one. */
             next?: string;
         };
         /**
          * QueuePolicy
          * @description What holds for the jobs of `job_types`, all together and for those of each flow key. What is not given is not
          *         limited. `paused`: nothing begins; put without it, it is as it was. Keys take turns, those of `weights` several
-         *         jobs at a time, unless `fair` is false. `runs`: so many runs of workflows written as code may be open, from when
+         *         jobs at a time, unless `fair` is false. `runs`: so many runs of durable workflows may be open, from when
          *         they first become active to their end.
          */
         QueuePolicy: {
@@ -3730,6 +3913,7 @@ export interface components {
          *         theirs). `series`: 15 minutes of what waited; `done_per_second`: of the last minute.
          */
         QueueRow: {
+            /** @description The type of a job. */
             jobType: string;
             waiting: number;
             waitingExact: boolean;
@@ -3781,6 +3965,7 @@ export interface components {
             /** Format: date-time */
             endedAt?: string;
             worker?: string;
+            /** @description Why. */
             reason?: string;
             /** @description 1 to 100 of letters, digits, `_`, `.` and `-` (addition). */
             errorCode?: string;
@@ -3809,6 +3994,7 @@ export interface components {
             at: string;
             sender?: string;
             path?: string;
+            /** @description Why. */
             reason: string;
             where?: string;
             payload?: unknown;
@@ -3829,6 +4015,7 @@ export interface components {
         ResolveBody: {
             drop?: boolean;
             payload?: unknown;
+            /** @description Why, for those who look later. */
             note?: string;
             force?: boolean;
         };
@@ -3838,16 +4025,19 @@ export interface components {
          *         `step_id`. `again`: also where work would be done again that was done already.
          */
         RetryBody: {
+            /** @description Why, for those who look later. */
             note?: string;
+            /** @description The step, or the path in a journal, to go on at. */
             fromStepId?: string;
+            /** @description The id of the step. */
             stepId?: string;
             again?: boolean;
         };
         /**
          * RunTree
          * @description A run of code and its branches, or an instance of a definition and the instances that it called. `view` is what
-         *         its body showed last, `waits_for` what it waits for, in words. What is open is so as its executor last wrote it
-         *         down: when it parked the run, and with heartbeats.
+         *         its body showed last, `views` what it showed by key, `waits_for` what it waits for, in words. What is open is so
+         *         as its executor last wrote it down: when it parked the run, and with heartbeats.
          */
         RunTree: {
             id: string;
@@ -3895,30 +4085,45 @@ export interface components {
          */
         Schedule: {
             id: string;
+            /** @description The id of the definition. */
             definitionId: string;
             /** @description 0, or none in a request: the latest. */
             definitionVersion?: number;
             variables: {
                 [key: string]: unknown;
             };
-            /** @description Yours; any number of instances may share it. 256 characters. */
+            /** @description Yours; any number of instances may share it. 512 characters. */
             businessKey?: string;
+            /** @description Cron expressions, in `timeZone`. */
             cron: string[];
+            /** @description The time zone of `cron`; by default UTC. */
             timeZone?: string;
+            /** @description ISO 8601: an interval, in place of `cron`. */
             every?: string;
+            /** @description The time from which `every` counts; by default 1970. */
             anchor?: string;
+            /** @description ISO 8601: starts come up to this much later. */
             jitter?: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it begins, or the first time of a schedule (addition).
+             */
             startAt?: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description No times after this one.
+             */
             endAt?: string;
             /** @enum {string} */
             overlap: "SKIP" | "BUFFER_ONE" | "BUFFER_ALL" | "ALLOW" | "CANCEL_OTHER";
             /** @enum {string} */
             catchUp: "LAST" | "ALL" | "NONE";
+            /** @description ISO 8601: older times are not caught up; by default P365D. */
             catchUpWindow: string;
+            /** @description Pauses the schedule when a run fails. */
             pauseOnFailure: boolean;
             paused: boolean;
+            /** @description Why, for those who look later. */
             note?: string;
             pauseNote?: string;
             nextTimes: string[];
@@ -3927,7 +4132,9 @@ export interface components {
             missed: number;
             lastInstanceId?: string;
             backfillUntil?: string;
+            /** @description 0 to 9 for jobs, lower first; by default 5 (addition). */
             priority?: number;
+            /** @description What limits per key and fairness of queues go by, such as a tenant (addition). */
             flowKey?: string;
             hint?: string;
         };
@@ -3946,6 +4153,7 @@ export interface components {
             total?: number;
             /** @description Beyond 10,000 (addition). */
             totalIsEstimate?: boolean;
+            /** @description The `cursor` of the next slice; absent in the last one. */
             next?: string;
         };
         /**
@@ -3965,6 +4173,7 @@ export interface components {
             /** @enum {string} */
             outcome: "STARTED" | "BUFFERED" | "SKIPPED" | "MISSED" | "FAILED";
             instanceId?: string;
+            /** @description Why. */
             reason?: string;
         };
         /**
@@ -3973,32 +4182,49 @@ export interface components {
          *         `every`.
          */
         ScheduleSpec: {
+            /** @description The id of the definition. */
             definitionId: string;
             /** @description 0, or none in a request: the latest. */
             definitionVersion?: number;
             variables?: {
                 [key: string]: unknown;
             };
-            /** @description Yours; any number of instances may share it. 256 characters. */
+            /** @description Yours; any number of instances may share it. 512 characters. */
             businessKey?: string;
+            /** @description Cron expressions, in `timeZone`. */
             cron?: string[];
+            /** @description The time zone of `cron`; by default UTC. */
             timeZone?: string;
+            /** @description ISO 8601: an interval, in place of `cron`. */
             every?: string;
+            /** @description The time from which `every` counts; by default 1970. */
             anchor?: string;
+            /** @description ISO 8601: starts come up to this much later. */
             jitter?: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it begins, or the first time of a schedule (addition).
+             */
             startAt?: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description No times after this one.
+             */
             endAt?: string;
             /** @enum {string} */
             overlap?: "SKIP" | "BUFFER_ONE" | "BUFFER_ALL" | "ALLOW" | "CANCEL_OTHER";
             /** @enum {string} */
             catchUp?: "LAST" | "ALL" | "NONE";
+            /** @description ISO 8601: older times are not caught up; by default P365D. */
             catchUpWindow?: string;
+            /** @description Pauses the schedule when a run fails. */
             pauseOnFailure?: boolean;
             paused?: boolean;
+            /** @description Why, for those who look later. */
             note?: string;
+            /** @description 0 to 9 for jobs, lower first; by default 5 (addition). */
             priority?: number;
+            /** @description What limits per key and fairness of queues go by, such as a tenant (addition). */
             flowKey?: string;
         };
         /**
@@ -4043,6 +4269,7 @@ export interface components {
         ShownExecution: {
             id: string;
             instanceId: string;
+            /** @description The id of the step. */
             stepId: string;
             /** @enum {string} */
             stepType: "SERVICE_TASK" | "USER_TASK" | "CALL_ACTIVITY" | "COMPENSATE" | "DECISION" | "TRANSFORMATION" | "WAIT" | "PARALLEL_GATEWAY" | "JOIN_GATEWAY" | "END";
@@ -4079,6 +4306,7 @@ export interface components {
             total?: number;
             /** @description Beyond 10,000 (addition). */
             totalIsEstimate?: boolean;
+            /** @description The `cursor` of the next slice; absent in the last one. */
             next?: string;
         };
         /**
@@ -4105,7 +4333,7 @@ export interface components {
             at: string;
             entered: string[];
             ended: components["schemas"]["Ended"][];
-            changed: components["schemas"]["Written"][];
+            changed: components["schemas"]["WrittenVariable"][];
             move?: components["schemas"]["Move"];
         };
         /**
@@ -4113,6 +4341,7 @@ export interface components {
          * @description How often a step was done with, and how the last time.
          */
         SimulatedStep: {
+            /** @description The id of the step. */
             stepId: string;
             times: number;
             status: string;
@@ -4123,6 +4352,7 @@ export interface components {
          */
         SimulatedTimer: {
             tokenId: string;
+            /** @description The id of the step. */
             stepId: string;
             index: number;
             kind: string;
@@ -4137,6 +4367,7 @@ export interface components {
          */
         SimulatedToken: {
             id: string;
+            /** @description The id of the step. */
             stepId: string;
             state: string;
             since: string;
@@ -4254,28 +4485,37 @@ export interface components {
          *         ended, or after so long.
          */
         StartBody: {
+            /** @description The id of the definition. */
             definitionId: string;
             /** @description 0, or none in a request: the latest. */
             definitionVersion?: number;
             variables?: {
                 [key: string]: unknown;
             };
-            /** @description Yours; any number of instances may share it. 256 characters. */
+            /** @description Yours; any number of instances may share it. 512 characters. */
             businessKey?: string;
             /** @description Unique among the open instances of a definition id (addition). */
             instanceKey?: string;
             /** @description `instanceKey` stays taken after the end (addition). */
             keepInstanceKey?: boolean;
+            /** @description 0 to 9 for jobs, lower first; by default 5 (addition). */
             priority?: number;
+            /** @description What limits per key and fairness of queues go by, such as a tenant (addition). */
             flowKey?: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it begins, or the first time of a schedule (addition).
+             */
             startAt?: string;
+            /** @description ISO 8601: how much later it begins (addition). */
             delay?: string;
             /** @description Starts once for a key in a window (addition). */
             dedupe?: components["schemas"]["Dedupe"];
+            /** @description Starts at most so many with one key in a period (addition). */
             throttle?: components["schemas"]["Throttle"];
+            /** @description Starts only the last of several with one key (addition). */
             debounce?: components["schemas"]["Debounce"];
-            /** @description 0 to 60, clamped; by default 0 (addition). */
+            /** @description 0 to 60, of a call of an update 0 to 20, clamped; by default 0 (addition). */
             waitSeconds?: number;
         };
         /**
@@ -4286,29 +4526,38 @@ export interface components {
          *         ended, or after so long.
          */
         StartItem: {
+            /** @description The id of the definition. */
             definitionId: string;
             /** @description 0, or none in a request: the latest. */
             definitionVersion?: number;
             variables?: {
                 [key: string]: unknown;
             };
-            /** @description Yours; any number of instances may share it. 256 characters. */
+            /** @description Yours; any number of instances may share it. 512 characters. */
             businessKey?: string;
             /** @description Unique among the open instances of a definition id (addition). */
             instanceKey?: string;
             /** @description `instanceKey` stays taken after the end (addition). */
             keepInstanceKey?: boolean;
             idempotencyKey?: string;
+            /** @description 0 to 9 for jobs, lower first; by default 5 (addition). */
             priority?: number;
+            /** @description What limits per key and fairness of queues go by, such as a tenant (addition). */
             flowKey?: string;
-            /** Format: date-time */
+            /**
+             * Format: date-time
+             * @description When it begins, or the first time of a schedule (addition).
+             */
             startAt?: string;
+            /** @description ISO 8601: how much later it begins (addition). */
             delay?: string;
             /** @description Starts once for a key in a window (addition). */
             dedupe?: components["schemas"]["Dedupe"];
+            /** @description Starts at most so many with one key in a period (addition). */
             throttle?: components["schemas"]["Throttle"];
+            /** @description Starts only the last of several with one key (addition). */
             debounce?: components["schemas"]["Debounce"];
-            /** @description 0 to 60, clamped; by default 0 (addition). */
+            /** @description 0 to 60, of a call of an update 0 to 20, clamped; by default 0 (addition). */
             waitSeconds?: number;
         };
         /**
@@ -4318,6 +4567,7 @@ export interface components {
         StartResult: {
             instance?: components["schemas"]["Instance"];
             error?: string;
+            /** @description Why. */
             reason?: string;
         };
         /** @description A step; which fields count depends on its type. */
@@ -4537,6 +4787,7 @@ export interface components {
         StepExecution: {
             id: string;
             instanceId: string;
+            /** @description The id of the step. */
             stepId: string;
             /** @enum {string} */
             stepType: "SERVICE_TASK" | "USER_TASK" | "CALL_ACTIVITY" | "COMPENSATE" | "DECISION" | "TRANSFORMATION" | "WAIT" | "PARALLEL_GATEWAY" | "JOIN_GATEWAY" | "END";
@@ -4562,6 +4813,7 @@ export interface components {
          *         instance that stands there can't go on in the other one.
          */
         StepImpact: {
+            /** @description The id of the step. */
             stepId: string;
             open: number;
             change: string;
@@ -4572,11 +4824,14 @@ export interface components {
          * @description The oldest open execution of `step_id`, or that with `execution_id`, counts as done, with these variables.
          */
         StepSkip: {
+            /** @description The id of the step. */
             stepId: string;
             variables?: {
                 [key: string]: unknown;
             };
+            /** @description One of several open executions of the step. */
             executionId?: string;
+            /** @description Why, for those who look later. */
             note?: string;
         };
         /**
@@ -4584,6 +4839,7 @@ export interface components {
          * @description What stands on a step now, and how many instances failed there, of 10,000 of the version that did.
          */
         StepTokens: {
+            /** @description The id of the step. */
             stepId: string;
             open: number;
             oldest?: string;
@@ -4604,14 +4860,16 @@ export interface components {
         };
         /**
          * TimerView
-         * @description A timer to come: of a boundary event (`target` is where it leads), a retry, a wait, or a run of code.
+         * @description A timer to come: of a boundary event (`target` is where it leads), a retry, a wait, or a durable run.
          */
         TimerView: {
             kind: string;
             /** Format: date-time */
             fireAt: string;
             instanceId: string;
+            /** @description The id of the step. */
             stepId: string;
+            /** @description The id of the definition. */
             definitionId: string;
             version: number;
             target?: string;
@@ -4632,6 +4890,7 @@ export interface components {
             total?: number;
             /** @description Beyond 10,000 (addition). */
             totalIsEstimate?: boolean;
+            /** @description The `cursor` of the next slice; absent in the last one. */
             next?: string;
         };
         /** TokenBody */
@@ -4643,9 +4902,13 @@ export interface components {
          * @description The oldest open execution of `step_id`, or that with `execution_id`, is given up for `to_step_id`.
          */
         TokenMove: {
+            /** @description The id of the step. */
             stepId: string;
+            /** @description The step to go on at. */
             toStepId: string;
+            /** @description One of several open executions of the step. */
             executionId?: string;
+            /** @description Why, for those who look later. */
             note?: string;
         };
         /**
@@ -4664,6 +4927,7 @@ export interface components {
          * @description `overlap`: in place of the schedule's own.
          */
         TriggerBody: {
+            /** @description What to do while the last run is open. */
             overlap?: string;
         };
         /**
@@ -4671,6 +4935,7 @@ export interface components {
          * @description Why a lease is ended, for the audit trail.
          */
         UnlockBody: {
+            /** @description Why, for those who look later. */
             note?: string;
         };
         /**
@@ -4693,15 +4958,19 @@ export interface components {
          */
         UserTask: {
             instanceId: string;
+            /** @description The id of the step. */
             stepId: string;
+            /** @description One of several open executions of the step. */
             executionId: string;
             name: string;
+            /** @description The type of a job. */
             jobType: string;
+            /** @description The id of the definition. */
             definitionId: string;
             version: number;
             /** Format: date-time */
             openedAt: string;
-            /** @description Yours; any number of instances may share it. 256 characters. */
+            /** @description Yours; any number of instances may share it. 512 characters. */
             businessKey?: string;
             assignee?: string;
             nextTimer?: string;
@@ -4721,8 +4990,11 @@ export interface components {
             result?: {
                 [key: string]: unknown;
             };
+            /** @description Who did it, for the audit trail. */
             completedBy?: string;
+            /** @description One of several open executions of the step. */
             executionId?: string;
+            /** @description The worker: the same text in all of its calls. */
             workerId?: string;
         };
         /**
@@ -4740,6 +5012,7 @@ export interface components {
             total?: number;
             /** @description Beyond 10,000 (addition). */
             totalIsEstimate?: boolean;
+            /** @description The `cursor` of the next slice; absent in the last one. */
             next?: string;
         };
         /**
@@ -4772,6 +5045,7 @@ export interface components {
                 [key: string]: unknown;
             };
             changed: string[];
+            /** @description The assignee. */
             by: string;
         };
         /**
@@ -4782,6 +5056,7 @@ export interface components {
             set?: unknown;
             remove?: string[];
             ifVersion?: string;
+            /** @description Why, for those who look later. */
             note?: string;
         };
         /**
@@ -4822,6 +5097,7 @@ export interface components {
             total?: number;
             /** @description Beyond 10,000 (addition). */
             totalIsEstimate?: boolean;
+            /** @description The `cursor` of the next slice; absent in the last one. */
             next?: string;
         };
         /**
@@ -4863,12 +5139,14 @@ export interface components {
             total?: number;
             /** @description Beyond 10,000 (addition). */
             totalIsEstimate?: boolean;
+            /** @description The `cursor` of the next slice; absent in the last one. */
             next?: string;
         };
         /** WatchBody */
         WatchBody: {
+            /** @description The worker: the same text in all of its calls. */
             workerId: string;
-            /** @description 0 to 60, clamped; by default 0 (addition). */
+            /** @description 0 to 60, of a call of an update 0 to 20, clamped; by default 0 (addition). */
             waitSeconds?: number;
         };
         /**
@@ -4876,6 +5154,7 @@ export interface components {
          * @description A step that an instance stands on, in the state of its token, since when; or the one at which it FAILED.
          */
         Whereabouts: {
+            /** @description The id of the step. */
             stepId: string;
             state: string;
             since?: string;
@@ -4887,8 +5166,10 @@ export interface components {
         Why: {
             code: string;
             text: string;
+            /** @description The id of the step. */
             stepId?: string;
             since?: string;
+            /** @description The `cursor` of the next slice; absent in the last one. */
             next?: string;
         };
         /**
@@ -4921,14 +5202,16 @@ export interface components {
             total?: number;
             /** @description Beyond 10,000 (addition). */
             totalIsEstimate?: boolean;
+            /** @description The `cursor` of the next slice; absent in the last one. */
             next?: string;
         };
         /**
-         * Written
+         * WrittenVariable
          * @description A variable, and the step that wrote it.
          */
-        Written: {
+        WrittenVariable: {
             name: string;
+            /** @description The id of the step. */
             stepId: string;
         };
     };
@@ -5341,7 +5624,7 @@ export interface operations {
                 status?: "ACTIVE" | "WAITING" | "COMPLETED" | "FAILED" | "CANCELLED";
                 /** @description Those that have not begun (addition). */
                 delayed?: boolean;
-                /** @description Runs of code that no code could go on with so far (addition). */
+                /** @description Durable runs that no code could go on with so far (addition). */
                 blocked?: boolean;
                 /** @description The whole key. */
                 businessKey?: string;
@@ -9115,7 +9398,7 @@ export interface operations {
                 status?: "ACTIVE" | "WAITING" | "COMPLETED" | "FAILED" | "CANCELLED";
                 /** @description Those that have not begun (addition). */
                 delayed?: boolean;
-                /** @description Runs of code that no code could go on with so far (addition). */
+                /** @description Durable runs that no code could go on with so far (addition). */
                 blocked?: boolean;
                 /** @description The whole key. */
                 businessKey?: string;

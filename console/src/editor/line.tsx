@@ -4,7 +4,7 @@ import { history, historyKeymap, standardKeymap } from "@codemirror/commands";
 import { setDiagnostics } from "@codemirror/lint";
 import { Compartment, EditorState, Prec, StateEffect } from "@codemirror/state";
 import { Decoration, EditorView, hoverTooltip, keymap, ViewPlugin } from "@codemirror/view";
-import { useEffect, useRef, useState } from "react";
+import { useEffect, useLayoutEffect, useRef, useState } from "react";
 import { helpOf, matching, tokensOf, wantedAt, wordBefore } from "../modeller/completion";
 import type { Word } from "../modeller/context";
 import { common, Mirror } from "./parts";
@@ -46,7 +46,8 @@ export default function CodeLine(props: LineProps) {
   latest.current = props;
   const mirror = useRef<Mirror>(undefined);
   const [heard, hear] = useState(0);
-  useEffect(() => {
+  // Before the next key: the field whose place it takes has gone, and with it the focus.
+  useLayoutEffect(() => {
     mirror.current = new Mirror((typed, times) => {
       latest.current.put(typed);
       hear(times); // comes with the text

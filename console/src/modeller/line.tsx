@@ -24,7 +24,10 @@ function PlainLine({ label, text, describedBy, invalid, begun, put, caret, enter
       spellCheck={false}
       autoComplete="off"
       value={text}
-      onChange={(event) => put(event.target.value)}
+      onChange={(event) => {
+        put(event.target.value);
+        tell(event); // with the text: the browser tells of it later, and the editor may come before
+      }}
       onSelect={tell}
       onMouseDown={(event) => {
         if (!begun) return;

@@ -238,7 +238,7 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
         <header className="mhead">
           <h1>{draft.definition.name || draft.definition.id || "Without a name"}</h1>
           {version !== undefined && <span className="tag">from v{version}</span>}
-          <span className="mute">{text === base ? "as it was" : `${history.past.length === 1 ? "1 change" : `${history.past.length} changes`}, ${isKept ? "kept in this browser" : clash ? "not kept" : "not kept: too much for this browser, Export keeps it in a file"}`}</span>
+          <span className="mute">{text === base ? "no changes" : `${history.past.length === 1 ? "1 change" : `${history.past.length} changes`}, ${isKept ? "kept in this browser" : clash ? "not kept" : "not kept: too much for this browser, Export keeps it in a file"}`}</span>
           <span className="sr" role="status">
             {said}
           </span>
@@ -312,7 +312,7 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
         </header>
         {view === "picture" && (
           <div className="desk">
-            <Palette add={(type) => add(type, one)} hang={(type) => hang(type, one)} refused={broken ? "The text is no JSON: nothing changes here until it is mended there." : refused} />
+            <Palette add={(type) => add(type, one)} hang={(type) => hang(type, one)} refused={broken ? "The text is no JSON. Repair it there first: until then nothing changes here." : refused} />
             {draft.definition.steps.length > DRAWN_MAX_STEPS ? (
               <section aria-label="All steps" className="list">
                 <p className="mute note">{draft.definition.steps.length} steps are too many to be laid out while they are edited: here they are as a list.</p>
@@ -374,7 +374,7 @@ function Modeller({ place, base, version }: { place: string; base: string; versi
         {view === "json" && <Source text={text} draft={draft} broken={broken} verdict={verdict} change={(typed, of) => edit(() => typed, of)} step={(way) => change({ do: way })} mark={mark} />}
         {view === "try" &&
           (broken || verdict.check?.valid === false ? (
-            <p className="wrong note">{broken ? "It can be tried once the text is JSON." : "It can be tried once its problems are mended: they are listed below."}</p>
+            <p className="wrong note">{broken ? "You can try it once the text is JSON." : "You can try it once its problems are repaired. They are listed below."}</p>
           ) : (
             <TryIt draft={draft} checked={!verdict.stale} trial={trying} change={setTrial} back={backOfTrial} save={download} say={say} />
           ))}

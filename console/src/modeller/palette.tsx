@@ -97,7 +97,7 @@ export function Palette({ add, hang, refused }: { add: (type: string) => void; h
           <Choice {...one} />
         </button>
       ))}
-      <h2>Hang on a step</h2>
+      <h2>Boundary events</h2>
       {EVENTS_ON_IT.map((one) => (
         <button key={one.type} type="button" title={SAYS[one.type]} draggable onDragStart={(event) => event.dataTransfer.setData(DRAGGED, one.type)} onClick={() => hang(one.type as BoundaryType)}>
           <Choice {...one} />

@@ -87,7 +87,7 @@ export function BatchesPage() {
           }}
         >
           <p>
-            {number(cancelling.pending)} starts are left out, and {number(cancelling.active)} open instances are cancelled.
+            {number(cancelling.pending)} starts are skipped, and {number(cancelling.active)} open instances are cancelled.
           </p>
           <NoteField label="Why, shown with the batch" />
         </Dialog>

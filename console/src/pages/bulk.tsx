@@ -534,7 +534,7 @@ export function BulkOperationPage({ id }: { id: string }) {
             <dd>{perSecond === undefined ? "as fast as it goes" : `${perSecond} per second`}</dd>
           </div>
         </dl>
-        <p className="mute">Instances that were started after it began are left out. It goes on whatever happens to this page or to an engine.</p>
+        <p className="mute">Instances that started after it began are not included. It goes on whatever happens to this page or to an engine.</p>
       </section>
     </>
   );

@@ -64,7 +64,7 @@ export function DefinitionPage({ id }: { id: string }) {
               Open in modeller
             </Link>
             <Link className="btn" href={`/instances?definitionId=${encodeURIComponent(id)}`}>
-              Its instances
+              View instances
             </Link>
             {operates && (
               <button type="button" className="btn pri" onClick={() => setStarting(true)}>
@@ -166,7 +166,7 @@ function Open({ definition, tokens, selected, select }: OpenProps) {
             ),
           },
           { head: "Open", look: "r", cell: (step) => step.open.toLocaleString("en") },
-          { head: "Back-off", look: "r", cell: (step) => step.backingOff ?? 0 },
+          { head: "Waiting to retry", look: "r", cell: (step) => step.backingOff ?? 0 },
           { head: "Failed", look: "r", cell: (step) => (step.failed ? <Link href={failedHref(definition, step.stepId)}>{`${step.failed >= FAILED_MAX ? "> " : ""}${step.failed.toLocaleString("en")}`}</Link> : 0) },
           { head: "Oldest", look: "r mute", cell: (step) => (step.oldest === undefined ? "–" : <Ago at={step.oldest} />) },
         ]}

@@ -2,7 +2,7 @@ import { keepPreviousData, useInfiniteQuery, useQuery, useQueryClient } from "@t
 import { type FormEvent, type MouseEvent, useEffect, useMemo, useRef, useState } from "react";
 import { Link, useLocation } from "wouter";
 import { useAddress } from "../address";
-import { type BulkAction, type BulkFilter, type BulkRequest, engine, type InstanceFilter, isFinal, type ListedInstance, PAGE_ITEMS } from "../api/client";
+import { type BulkAction, type BulkFilter, type BulkRequest, engine, type InstanceFilter, type InstanceState, isFinal, type ListedInstance, PAGE_ITEMS } from "../api/client";
 import { useElkSoon } from "../graph/elk";
 import { useShortcuts } from "../keyboard";
 import { CopyButton, CopyId } from "../parts/copy";
@@ -44,14 +44,17 @@ const ALL_FIELDS = [...FIELDS, ...MORE_FIELDS];
 const OF_FAILURES = ["stepId", "cause", "errorContains"] as const;
 /** Those that a bulk operation can't be told. */
 const NOT_IN_BULK = ["instanceKey", "delayed", "blocked", "bulkId", "open", "currentStepId"] as const;
-/** By the indexes that there are: by the time of the start, and by key. */
-const ORDERS = { newest: "newest first", oldest: "oldest first", businessKey: "by business key" } as const;
+const ORDERS = { newest: "newest first", oldest: "oldest first", businessKey: "by business key", ended: "those that ended last first", changed: "those that changed last first" } as const;
 type Order = keyof typeof ORDERS;
+/** What an order leaves out. */
+const LEFT_OUT: Partial<Record<Order, string>> = { businessKey: ": only those that have one", ended: ": only those that have ended" };
 /** Of a variable that is a search attribute: its value, or bounds. */
 const ATTRIBUTE = "attr.";
 /** Columns that can be left out, with the words of their heads. */
-const COLUMNS = { businessKey: "Business key", definition: "Definition", where: "Why, or where", started: "Started" } as const;
+const COLUMNS = { businessKey: "Business key", definition: "Definition", where: "Why, or where", started: "Started", changed: "Changed", ended: "Ended" } as const;
 type ColumnName = keyof typeof COLUMNS;
+/** Columns of times by which a list is sorted, latest first. */
+const TIMES = ["changed", "ended"] as const;
 const HIDDEN_KEY = "penstock.instances.hidden";
 const SIZES = [25, 50, 100, 200] as const;
 const NEWER_MS = 3_000;
@@ -160,7 +163,7 @@ export function InstancesPage() {
   const watched = rows.filter((row) => !isFinal(row)).slice(0, WATCHED_ROWS).map((row) => row.id);
   const renew = async (ids: string[]) => {
     const found = await Promise.all(ids.map((id) => engine.state(id).catch(() => undefined)));
-    const now = new Map(found.flatMap((state) => (state ? [[state.instance.id, { ...state.instance, where: state.tokens }] as const] : [])));
+    const now = new Map(found.flatMap((state) => (state ? [[state.instance.id, { ...state.instance, where: state.tokens, changedAt: changedAt(state) }] as const] : [])));
     queries.setQueryData<typeof pages.data>(["instances", filter, size, order], (before) =>
       before && { ...before, pages: before.pages.map((page) => ({ ...page, items: page.items.map((row) => now.get(row.id) ?? row) })) },
     );
@@ -256,7 +259,7 @@ export function InstancesPage() {
             <span>
               {rows.length}
               <Count filter={filter} rows={rows.length} /> shown, {ORDERS[order]}
-              {order === "businessKey" && ": only those that have one"}
+              {LEFT_OUT[order]}
             </span>
             <label className="version">
               Rows a page{" "}
@@ -296,8 +299,13 @@ export function InstancesPage() {
   );
 }
 
+/** As the engine's list says it, as far as a state tells. */
+function changedAt({ instance, tokens }: InstanceState): string {
+  return instance.completedAt ?? tokens.map((token) => token.since ?? "").reduce((one, other) => (one > other ? one : other), instance.startedAt);
+}
+
 function hiddenColumns(): ColumnName[] {
-  const kept = (localStorage.getItem(HIDDEN_KEY) ?? "").split(",");
+  const kept = (localStorage.getItem(HIDDEN_KEY) ?? TIMES.join()).split(",");
   return (Object.keys(COLUMNS) as ColumnName[]).filter((name) => kept.includes(name));
 }
 
@@ -551,6 +559,9 @@ function Rows({ rows, ticked, tick, hidden, order, sort }: RowsProps) {
           {shows("started") && (
             <SortedHead word={COLUMNS.started} look="r" direction={order === "newest" ? "descending" : order === "oldest" ? "ascending" : undefined} press={() => sort(order === "newest" ? "oldest" : "newest")} />
           )}
+          {TIMES.filter(shows).map((name) => (
+            <SortedHead key={name} word={COLUMNS[name]} look="r" direction={order === name ? "descending" : undefined} press={() => sort(order === name ? "newest" : name)} />
+          ))}
         </tr>
       </thead>
       <tbody ref={body}>
@@ -586,6 +597,8 @@ function Rows({ rows, ticked, tick, hidden, order, sort }: RowsProps) {
               <Ago at={row.startedAt} />
             </td>
             )}
+            {shows("changed") && <td className="r mute">{row.changedAt && <Ago at={row.changedAt} />}</td>}
+            {shows("ended") && <td className="r mute">{row.completedAt && <Ago at={row.completedAt} />}</td>}
           </tr>
         ))}
       </tbody>

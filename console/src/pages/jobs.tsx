@@ -14,7 +14,7 @@ import { WorkersOf } from "./engines";
 
 const REFRESH_MS = 2_000;
 const LEASED_REFRESH_MS = 10_000;
-const STATES = { FAILED: "Failed", WAITING: "Waiting", LOCKED: "At workers", BACKOFF: "Back-off" } as const;
+const STATES = { FAILED: "Failed", WAITING: "Waiting", LOCKED: "In progress", BACKOFF: "Waiting to retry" } as const;
 type State = keyof typeof STATES;
 
 export function JobsPage() {
@@ -61,7 +61,7 @@ function JobTypes({ chosen, choose }: { chosen: string; choose: (name: string) =
       ),
     },
     { head: "Waiting", look: "r", label: "waiting", cell: (row) => `${row.waitingExact ? "" : "> "}${row.waiting.toLocaleString("en")}` },
-    { head: "Oldest waits", look: "r", label: "oldest", cell: (row) => (row.waiting > 0 ? duration(row.oldestSeconds * 1_000) : "–") },
+    { head: "Oldest job age", look: "r", label: "oldest", cell: (row) => (row.waiting > 0 ? duration(row.oldestSeconds * 1_000) : "–") },
     { head: "At workers", look: "r", label: "at workers", cell: (row) => row.locked.toLocaleString("en") },
     { head: "Done", look: "r", label: "done", title: () => "Of the last minute", cell: (row) => `${row.donePerSecond} /s` },
     { head: "Workers", look: "r", label: "workers", cell: (row) => row.workers },
@@ -73,7 +73,7 @@ function JobTypes({ chosen, choose }: { chosen: string; choose: (name: string) =
       <Read of={found}>
         {({ items }) =>
           items.length === 0 ? (
-            <Empty title="No job waits, and nobody polls">
+            <Empty title="No waiting jobs and no workers">
               <p>Job types with jobs that wait, or with workers, are listed within ten seconds.</p>
             </Empty>
           ) : (
@@ -104,7 +104,7 @@ function FailedJobs({ jobType }: { jobType: string }) {
         keyOf={(row) => row.id}
         more="Older"
         empty={
-          <Empty title={jobType ? `No job of ${jobType} failed for good` : "No job failed for good"}>
+          <Empty title={jobType ? `No failed job of ${jobType}` : "No failed job"}>
             <p>A job fails for good when its retries are used up. Its instance can then be retried.</p>
           </Empty>
         }
@@ -194,7 +194,7 @@ function OpenJobs({ state, jobType }: { state: Exclude<State, "FAILED">; jobType
           { head: leased ? "Has it for" : "Since", look: "r mute", cell: (row) => (leased ? duration(now - Date.parse(row.since)) : <Ago at={row.since} />) },
           leased &&
             operates && {
-              head: "Act",
+              head: "Actions",
               look: "r",
               cell: (row) => (
                 <button type="button" className="btn sm" onClick={() => setUnlocking(row)}>

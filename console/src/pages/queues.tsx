@@ -45,7 +45,7 @@ export function QueuesPage() {
     { head: "Per key", look: "r", label: "per key", cell: (row) => row.policy.concurrencyPerKey ?? "any" },
     { head: "Rate", look: "r", label: "rate", cell: (row) => rate(row.policy.rate) },
     { head: "Rate per key", look: "r", label: "rate per key", cell: (row) => rate(row.policy.ratePerKey) },
-    { head: "Open runs", look: "r", label: "open runs", title: () => "of workflows as code, from their first turn to their end", cell: (row) => row.policy.runs ?? "any" },
+    { head: "Open runs", look: "r", label: "open runs", title: () => "of durable workflows, from their first activation to their end", cell: (row) => row.policy.runs ?? "any" },
     operates && {
       head: <span className="sr">Actions</span>,
       look: "r",
@@ -114,7 +114,7 @@ export function QueuesPage() {
       )}
       {asked && (
         <Dialog title={`${asked.policy.paused ? "Resume" : "Pause"} ${asked.name}?`} verb={asked.policy.paused ? "Resume" : "Pause"} danger={!asked.policy.paused} close={() => setAsked(undefined)} act={act}>
-          <p>{asked.policy.paused ? "Its jobs may begin again, at once." : "No job of it begins until it is resumed; those that run go on."}</p>
+          <p>{asked.policy.paused ? "Its jobs may begin again, at once." : "None of its jobs begins until you resume it. Running jobs go on."}</p>
         </Dialog>
       )}
     </>
@@ -131,7 +131,7 @@ function Standing({ name }: { name: string }) {
         {({ running, waiting, oldestSeconds, keys, openRuns }) => (
           <>
             <p className="mute note">
-              {running === undefined ? "" : `${running.toLocaleString("en")} under way, `}
+              {running === undefined ? "" : `${running.toLocaleString("en")} running, `}
               {openRuns === undefined ? "" : `${openRuns.toLocaleString("en")} ${openRuns === 1 ? "run" : "runs"} open, `}
               {(waiting ?? 0).toLocaleString("en")} waiting{oldestSeconds !== undefined && `, the first for ${duration(oldestSeconds * 1_000)}`}
             </p>
@@ -141,7 +141,7 @@ function Standing({ name }: { name: string }) {
                 keyOf={(row) => row.flowKey}
                 columns={[
                   { head: "Flow key", cell: (row) => <code>{row.flowKey || "none"}</code> },
-                  { head: "Under way", look: "r", label: "under way", cell: (row) => row.running ?? "not counted" },
+                  { head: "Running", look: "r", label: "running", cell: (row) => row.running ?? "not counted" },
                   { head: "Waiting", look: "r", label: "waiting", cell: (row) => row.waiting.toLocaleString("en") },
                 ]}
               />

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import type { Branch } from "../api/client";
-import { latestOf } from "./run";
+import { answerText, latestOf, updatesOf } from "./run";
 
 test("what is open stays in sight beside what ended last", () => {
   const branch = (path: string, endedAt?: string): Branch => ({ path, status: "done", ...(endedAt && { endedAt }) }) as Branch;

@@ -1,7 +1,7 @@
-// A run of a workflow written as code: its branches as a tree, with what each waits for, and its journal. Of an instance of
+// A run of a durable workflow: its branches as a tree, with what each waits for, and its journal. Of an instance of
 // a definition the tree is that of the instances that it called.
 import { keepPreviousData, useInfiniteQuery, useQuery, useQueryClient } from "@tanstack/react-query";
-import { useState } from "react";
+import { useMemo, useState } from "react";
 import { Link } from "wouter";
 import { type Branch, engine, type JournalRecord, newKey, type RunUpdate } from "../api/client";
 import { Dialog } from "../parts/dialog";
@@ -36,6 +36,7 @@ export function RunTreeView({ id, open, sends = false, empty = "Nothing has run 
         </p>
       )}
       {sends && open && <SendMessage id={id} waitsFor={waitsFor} />}
+      {sends && open && <CallUpdate id={id} names={updatesOf(branches)} />}
       {open && rejected !== undefined && <Rejected id={id} messages={rejected} count={rejectedCount ?? 0} />}
       {branches.length === 0 ? <Empty title={empty} /> : <Branches branches={branches} />}
       {(mail ?? 0) > 0 && <p className="mute note">{`${mail} messages came.`}</p>}
@@ -223,14 +224,40 @@ export function Journal({ id, mark, open }: { id: string; mark: string | undefin
     initialPageParam: "",
     getNextPageParam: (last) => last.next,
   });
+  const operates = useCan("operate");
+  const columns = useMemo<(Column<JournalRecord> | false)[]>(
+    () => [
+      ...RECORDS,
+      operates && {
+        head: "Run again",
+        cell: (record) =>
+          endsOperation(record) && (
+            <RunAgain id={id} path={record.path!}>
+              From here…
+            </RunAgain>
+          ),
+      },
+    ],
+    [id, operates],
+  );
   return (
     <>
       <p className="mute note">
         All that came into the code from outside, in order: what is read again when the run goes on elsewhere.
         {tellReplayed(pages.data?.pages[0]?.items[0], open)}
       </p>
+      {operates && (
+        <p className="note">
+          <RunAgain id={id} path="start">
+            Run again from the start…
+          </RunAgain>{" "}
+          <RunAgain id={id} path="end">
+            Run again from the end of the journal…
+          </RunAgain>
+        </p>
+      )}
       <div className="journal">
-        <Listing pages={pages} columns={RECORDS} keyOf={(record) => record.pos} empty={<Empty title="Nothing was recorded yet" />} />
+        <Listing pages={pages} columns={columns} keyOf={(record) => record.pos} empty={<Empty title="Nothing was recorded yet" />} />
       </div>
     </>
   );

@@ -281,7 +281,7 @@ function Asked({ act, schedule, close, done, told }: AskedProps) {
   if (act === "pause")
     return (
       <Dialog title={`Pause ${id}?`} verb="Pause" danger close={close} act={(form) => engine.pauseSchedule(id, String(form.get("note")).trim()).then(done)}>
-        <p>It starts nothing until it is resumed; what runs goes on. Times that pass meanwhile are left out, whatever it does with those that pass while no engine runs.</p>
+        <p>It starts nothing until you resume it. Running instances go on. Times that pass meanwhile are skipped, whatever it does with those that pass while no engine runs.</p>
         <NoteField label="Why, shown with the schedule and in the audit trail" />
       </Dialog>
     );
@@ -328,7 +328,7 @@ function Asked({ act, schedule, close, done, told }: AskedProps) {
       close={close}
       act={(form) => engine.backfillSchedule(id, timeOf(form, "from"), timeOf(form, "to"), String(form.get("overlap"))).then(done)}
     >
-      <p>Each of its times in this span is started once, in the background; those of its latest 100 runs are left out.</p>
+      <p>Each of its times in this period is started once, in the background. Times of its latest 100 runs are skipped.</p>
       <div className="field">
         <label htmlFor="from">From, in your time zone</label>
         <input id="from" name="from" type="datetime-local" step="1" className="in" required />

@@ -58,7 +58,7 @@ export function SearchPage() {
         ) : !found.data ? (
           <Skeleton rows={3} />
         ) : found.data.instances.length + found.data.definitions.length + found.data.jobTypes.length === 0 ? (
-          <Empty title="Nothing is called that">
+          <Empty title="No results">
             <p>Searched: instance ids in full, how business keys begin, words of definitions, parts of job types. An instance key is a filter of the instances page, beside its definition.</p>
           </Empty>
         ) : (

@@ -14,7 +14,7 @@ import { begunOf, type Held, keepBegun, openOf } from "./inbox";
 import { Task } from "./task";
 
 const REFRESH_MS = 2_000;
-const WHOSE = { all: "All", mine: "Mine", nobody: "Nobody's" } as const;
+const WHOSE = { all: "All", mine: "Mine", nobody: "Unassigned" } as const;
 type Whose = keyof typeof WHOSE;
 
 const NARROW = matchMedia("(max-width: 900px)"); // as in console.css: the list, or one task

@@ -8,7 +8,7 @@ import { Listing } from "../parts/table";
 import { bothZones, duration, useNow } from "../parts/time";
 
 const REFRESH_MS = 5_000;
-const KINDS: Record<string, string> = { "": "All", boundary: "Boundary events", retry: "Retries", wait: "Waits", wake: "Runs of code" };
+const KINDS: Record<string, string> = { "": "All", boundary: "Boundary events", retry: "Retries", wait: "Waits", wake: "Durable runs" };
 
 export function TimersPage() {
   const [params, change] = useAddress();

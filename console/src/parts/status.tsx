@@ -27,7 +27,7 @@ export function Badge({ look, children }: { look: Look; children: React.ReactNod
   );
 }
 
-/** A run of code that no code could go on with so far is WAITING on the wire: people have to see that it needs them. */
+/** A durable run that no code could go on with so far is WAITING on the wire: people have to see that it needs them. */
 export function InstanceStatusBadge({ status, blocked }: { status: string; blocked?: boolean | undefined }) {
   const [look, word] = blocked ? (["fail", "Blocked"] as const) : (INSTANCE[status] ?? ["skip", status]);
   return <Badge look={look}>{word}</Badge>;

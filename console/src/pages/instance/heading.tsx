@@ -38,7 +38,7 @@ export function Heading({ state, definition }: { state: InstanceState; definitio
   const waitsNow = waits.some((step) => instance.currentStepIds.includes(step.id));
   const tasks = openSteps("USER_TASK");
   const failed = instance.status === "FAILED" && operates;
-  // A run of code decides itself where it goes on, and its arguments stay as they are.
+  // A durable run decides itself where it goes on, and its arguments stay as they are.
   const isGraph = definition !== undefined && !isCode(definition);
   const mends = operates && (open || failed) && isGraph;
   useShortcuts(useMemo(() => (failed ? { r: () => setAsked("retry") } : {}), [failed]));
@@ -134,7 +134,7 @@ export function Heading({ state, definition }: { state: InstanceState; definitio
       {asked === "mend" && mends && <MendDialog state={state} definition={definition} close={close} done={done} />}
       {asked === "cancel" && (
         <Dialog title="Cancel this instance?" verb="Cancel this instance" danger close={close} act={(form) => engine.cancel(instance.id, String(form.get("reason")).trim(), form.get("compensate") !== null).then(done)}>
-          <p>Its open steps end; workers are told to stop. This can't be taken back.</p>
+          <p>Its open steps end, and workers stop. You can't undo this.</p>
           <div className="field">
             <label>
               <input type="checkbox" name="compensate" /> First undo what it did, where its steps say how
@@ -214,7 +214,7 @@ function Facts({ instance, childIds }: { instance: InstanceSummary; childIds: st
       )}
       {instance.parentInstanceId !== undefined && (
         <div>
-          <dt>Chained from</dt>
+          <dt>Parent</dt>
           <dd>
             <Link href={`/instances/${encodeURIComponent(instance.parentInstanceId)}`}>
               <code>{instance.parentInstanceId}</code>
@@ -225,7 +225,7 @@ function Facts({ instance, childIds }: { instance: InstanceSummary; childIds: st
       )}
       {childIds.length > 0 && (
         <div>
-          <dt>Started by it</dt>
+          <dt>Child instances</dt>
           <dd>
             {childIds.slice(0, CHILDREN_SHOWN).map((id) => (
               <Link key={id} href={`/instances/${encodeURIComponent(id)}`}>

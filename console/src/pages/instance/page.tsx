@@ -46,7 +46,7 @@ export function InstancePage({ id }: { id: string }) {
   if (!state.data) return <Skeleton />;
   const selected = params.get("step") ?? undefined;
   const select = (step: string | undefined) => change({ step }, true);
-  // A workflow written as code has one step, which an executor runs: what there is to see is its branches and its journal.
+  // A durable workflow has one step, which an executor runs: what there is to see is its branches and its journal.
   const asCode = definition.data !== undefined && isCode(definition.data);
   const hasCalls = definition.data?.steps.some((step) => step.type === "CALL_ACTIVITY") ?? false;
   const tabs = TABS.filter((one) => (one !== "journal" || asCode) && (one !== "calls" || hasCalls));
