@@ -90,7 +90,7 @@ ROWS: dict[str, list[Panel]] = {
             },
         ),
         Panel(
-            "Runs of code",
+            "Durable runs",
             "short",
             {
                 "blocked": "sum (increase(penstock_runs_blocked_total[5m]))",
@@ -132,7 +132,8 @@ ROWS: dict[str, list[Panel]] = {
             "Items of a transaction",
             "short",
             {
-                "{{commit_queue}}": f"{rate('penstock_batch_items_sum', 'commit_queue')} / {rate('penstock_batch_items_count', 'commit_queue')}"
+                "{{commit_queue}}": f"{rate('penstock_batch_items_sum', 'commit_queue')} / "
+                f"{rate('penstock_batch_items_count', 'commit_queue')}"
             },
             "On average: batches grow with the load.",
         ),
