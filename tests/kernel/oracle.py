@@ -22,13 +22,13 @@ import trio
 import trio.testing
 
 from penstock.kernel.drive import Kernel
-from penstock.kernel.errors import Cancelled
+from penstock.kernel.errors import CallRefusal, Cancelled
 from penstock.kernel.local import Event, Semaphore, open_channel
 from penstock.kernel.nursery import Nursery
 from penstock.kernel.operation import REJECTS, CallOperation, Outcome, Receive, Sleep, Start, block
-from penstock.kernel.record import RULES, JournalKind, Record
+from penstock.kernel.record import RULES, UPDATE_RULES, JournalKind, Record
 from penstock.kernel.scope import CancelScope
-from tests.kernel.programs import Act, Failure, Interpreter, Program, Programs, fits, label
+from tests.kernel.programs import Act, Ask, Failure, Interpreter, Program, Programs, fits, label
 
 STUCK_AT = 2_000.0  # when what waits for an event that nobody sets is released
 MAX_ORDERS = (
@@ -239,6 +239,26 @@ class TrioSide:
         self.mail: defaultdict[str, Mail] = defaultdict(Mail)
         self.due: deque[trio.Event] = deque()
         self.some = trio.Event()
+        self.handlers: trio.Nursery | None = None  # of updates, until the body has ended
+        self.interpreter: Interpreter | None = None
+
+    def serve(self, interpreter: Interpreter) -> None:
+        self.interpreter = interpreter
+
+    def ask(self, ask: Ask) -> None:
+        """Its handler begins, beside the body, unless the validator refuses it."""
+        if self.handlers is not None and self.interpreter is not None and not self.interpreter.refuses(ask):
+            self.handlers.start_soon(self.answer, self.interpreter, ask)
+
+    @staticmethod
+    async def answer(interpreter: Interpreter, ask: Ask) -> None:
+        try:
+            await interpreter.handle(ask)
+        except trio.Cancelled:
+            raise
+        except BaseException as error:  # the caller's
+            if isinstance(error, BaseExceptionGroup) and error.subgroup(trio.Cancelled):
+                raise error.subgroup(trio.Cancelled) from None
 
     @staticmethod
     def open_memory_channel(room: int):
@@ -256,6 +276,8 @@ class TrioSide:
             await trio.sleep_until(at)
             if isinstance(value, Act):
                 self.mail[name].act(value)
+            elif isinstance(value, Ask):
+                self.ask(value)
             else:
                 self.mail[name].put(value)
 
@@ -318,10 +340,14 @@ def on_trio(program: Program, seed: int) -> tuple:
 
         async def guarded() -> None:
             nonlocal ended
-            try:
-                await interpreter.main(program.body)
-            except BaseException as error:
-                ended = error
+            async with trio.open_nursery() as side.handlers:
+                try:
+                    await interpreter.main(program.body)
+                except BaseException as error:
+                    ended = error
+                    if isinstance(error, Exception):
+                        side.handlers.cancel_scope.cancel()
+                side.handlers = None
             outside.cancel_scope.cancel()
 
         async with trio.open_nursery() as outside:
@@ -360,11 +386,21 @@ class KernelSide:
 
     Event, Semaphore, open_memory_channel = Event, Semaphore, staticmethod(open_channel)
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, program: Program) -> None:
         self.kernel = kernel
+        self.asks = {value.number: value for _, _, value in program.messages if isinstance(value, Ask)}
 
     def now(self) -> float:
         return self.kernel.now
+
+    def serve(self, interpreter: Interpreter) -> None:
+        def bind(arguments: str, *, check: bool):
+            ask = self.asks[int(arguments)]
+            if check and interpreter.refuses(ask):
+                raise CallRefusal("an event is set")
+            return lambda: interpreter.handle(ask)
+
+        self.kernel.need_updates().register("call", bind)
 
     def open_nursery(self) -> Nursery:
         return Nursery(self.kernel)
@@ -432,16 +468,40 @@ class Executor:
         self.due.append((path, JournalKind.FAILED if self.running[path].fails else JournalKind.DONE))
 
     def record(self, record: Record) -> None:
-        record = msgspec.structs.replace(record, pos=len(self.journal) + 1)
+        record = msgspec.structs.replace(record, pos=self.journal[-1].pos + 1 if self.journal else 1)
         self.journal.append(record)
         self.kernel.deliver(record)
         self.obey()
 
     def hand_out(self) -> None:
+        self.settle()
         while self.due:
             path, kind = self.due.popleft()
             call = self.running.pop(path)
             self.record(Record(at=self.at, kind=kind, path=path, name=call.name))
+            self.settle()
+
+    def settle(self) -> None:
+        """Checks calls of updates, and writes down what handlers gave."""
+        updates = self.kernel.updates
+        if updates is None:
+            return
+        while True:
+            for asked in updates.callable():
+                if updates.problem_of(asked) is None:
+                    self.record(
+                        Record(self.at, JournalKind.ACCEPTED, asked.path, "call", updates.as_of, rules=UPDATE_RULES)
+                    )
+                else:
+                    self.kernel.deliver(Record(self.at, JournalKind.REFUSED, asked.path, rules=UPDATE_RULES))
+                    self.journal = [each for each in self.journal if each.path != asked.path]
+                break
+            else:
+                if not updates.answers:
+                    return
+                self.record(
+                    Record(self.at, JournalKind.ANSWERED, next(iter(updates.answers)), "call", rules=UPDATE_RULES)
+                )
 
     def act(self, name: str, act: Act) -> None:
         """An operator's, where a message is rejected."""
@@ -466,7 +526,8 @@ class Executor:
                     return
                 self.released = True
                 self.at = STUCK_AT
-                released = Record(at=STUCK_AT, kind=JournalKind.CLOCK, name="release", pos=len(self.journal) + 1)
+                pos = self.journal[-1].pos + 1 if self.journal else 1
+                released = Record(at=STUCK_AT, kind=JournalKind.CLOCK, name="release", pos=pos)
                 self.journal.append(released)
                 self.interpreter.release()
                 self.kernel.deliver(self.journal[-1])
@@ -485,6 +546,9 @@ class Executor:
                 _, name, value = self.messages.popleft()
                 if isinstance(value, Act):
                     self.act(name, value)
+                elif isinstance(value, Ask):
+                    self.record(Record(at, JournalKind.ASKED, f"u{value.number}", "call", str(value.number)))
+                    self.settle()
                 else:
                     self.record(Record(at=at, kind=JournalKind.MESSAGE, name=name, payload=str(value)))
             elif self.kernel.next_due() <= at:
@@ -498,7 +562,7 @@ def outcome_of(kernel: Kernel, interpreter: Interpreter) -> tuple:
 def on_kernel(program: Program, rules: int = RULES) -> tuple[tuple, list[Record]]:
     """Outcome and trace, and the journal."""
     kernel = Kernel(rules=rules)
-    interpreter = Interpreter(KernelSide(kernel))
+    interpreter = Interpreter(KernelSide(kernel, program))
     executor = Executor(kernel, interpreter, program.messages)
     kernel.start(interpreter.main(program.body))
     executor.run()
@@ -512,7 +576,7 @@ def on_kernel(program: Program, rules: int = RULES) -> tuple[tuple, list[Record]
 
 def replayed(program: Program, journal: list[Record], rules: int = RULES) -> tuple:
     kernel = Kernel(rules=rules)
-    interpreter = Interpreter(KernelSide(kernel))
+    interpreter = Interpreter(KernelSide(kernel, program))
 
     kernel.start(interpreter.main(program.body))
     for record in journal:
@@ -554,7 +618,9 @@ def main() -> int:
         count["records"] += records
         count["programs"] += 1
         count["with several results on Trio before ours came"] += several
-        count.update(f"with {kind}" for kind in kinds_of(Programs(seed, ties=options.ties).program().body))
+        program = Programs(seed, ties=options.ties).program()
+        count.update(f"with {kind}" for kind in kinds_of(program.body))
+        count["with calls"] += any(isinstance(value, Ask) for _, _, value in program.messages)
         if problem:
             wrong += 1
             if wrong <= SHOWN_MAX:

@@ -27,13 +27,21 @@ class Program(NamedTuple):
     an update."""
 
     body: list[Node]
-    messages: list[tuple[float, str, int | Act]]
+    messages: list[tuple[float, str, int | Act | Ask]]
 
 
 class Act(NamedTuple):
     """Drop it, or send a value in its place."""
 
     value: int | None
+
+
+class Ask(NamedTuple):
+    """A call of an update: what its handler does. The validator refuses it once an event is set."""
+
+    number: int
+    body: list[Node]
+    refused_by: int | None
 
 
 TYPES = ("any", "even", "odd", "even!", "odd!")
@@ -69,6 +77,7 @@ class Programs:
         self.random, self.ties, self.ids = random.Random(seed), ties, itertools.count()
         self.types = random.Random(f"types {seed}") if misfits else None
         self.more = random.Random(-seed - 1)  # for variables: without them a seed draws the same program
+        self.calls = random.Random(f"calls {seed}") if misfits else None
 
     def pause(self) -> float:
         return self.random.choice([0, 1, 1, 2, 2, 3]) if self.ties else self.random.randrange(1, 1 << 13) / 1024
@@ -77,7 +86,25 @@ class Programs:
         body = self.body(4)
         moments = {self.pause() * self.random.choice([1, 1, 2, 4]) for _ in range(self.random.randrange(MESSAGES_MAX))}
         drawn = [(at, self.random.choice(NAMES), number) for number, at in enumerate(sorted(moments - {0}))]
-        return Program(body, [(at, name, self.sent(number)) for at, name, number in drawn])
+        messages: list[tuple[float, str, int | Act | Ask]] = [
+            (at, name, self.sent(number)) for at, name, number in drawn
+        ]
+        return Program(body, sorted([*messages, *self.asked({at for at, _, _ in messages})], key=lambda each: each[0]))
+
+    def asked(self, moments: set[float]) -> list[tuple[float, str, int | Act | Ask]]:
+        """Calls of updates, in every third program, at moments when nothing else comes."""
+        calls = self.calls
+        if calls is None or calls.random() < 0.67:
+            return []
+        self.random = self.more = calls  # from here on nothing is drawn for the body
+        found: list[tuple[float, str, int | Act | Ask]] = []
+        for number in range(calls.choice([1, 1, 2, 3])):
+            at = self.pause() * calls.choice([1, 1, 2, 4])
+            body, refused_by = self.body(2), calls.choice([None, None, 0, 1])
+            if at and at not in moments:
+                moments.add(at)
+                found.append((at, "call", Ask(number, body, refused_by)))
+        return found
 
     def sent(self, number: int) -> int | Act:
         types = self.types
@@ -220,8 +247,15 @@ class Interpreter:
         self.trace[branch].append((i, what, self.env.now()))
 
     async def main(self, program: list[Node]) -> None:
+        self.env.serve(self)
         with self.env.move_on_after(500):
             await self.sequence(program, "root")
+
+    def refuses(self, ask: Ask) -> bool:
+        return ask.refused_by is not None and self.events[ask.refused_by].is_set()
+
+    async def handle(self, ask: Ask) -> None:
+        await self.sequence(ask.body, f"u{ask.number}")
 
     async def sequence(self, body: list[Node], branch: str) -> None:
         for node in body:

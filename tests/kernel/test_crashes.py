@@ -25,10 +25,11 @@ class Survivor(Executor):
         kernel = Kernel()
         end = journal[-1].at if journal else 0.0
         is_said = any(
-            record.at == end and record.kind in (JournalKind.MESSAGE, JournalKind.DROPPED) for record in journal
+            record.at == end and record.kind in (JournalKind.MESSAGE, JournalKind.DROPPED, JournalKind.ASKED)
+            for record in journal
         )
         left = [message for message in program.messages if message[0] > end or (message[0] == end and not is_said)]
-        super().__init__(kernel, Interpreter(KernelSide(kernel)), left)
+        super().__init__(kernel, Interpreter(KernelSide(kernel, program)), left)
         kernel.start(self.interpreter.main(program.body))
         self.obey()
         for record in journal:
@@ -51,7 +52,7 @@ class Survivor(Executor):
             self.due = deque(entry for entry in self.due if entry[0] in stopping)
 
     def obey(self) -> None:
-        for command in self.kernel.commands:
+        for command in self.kernel.commands.values():
             if isinstance(command, Start):
                 assert not self.kernel.pending[command.path].scope.effective, "a step starts in a cancelled scope"
         super().obey()
@@ -67,6 +68,11 @@ class Survivor(Executor):
         assert self.kernel.open_branches() == []
         answered = [record.path for record in self.journal if record.kind in OUTCOMES]
         assert len(answered) == len(set(answered)), "a step has two outcomes"
+        begun, calls = (
+            [each.path for each in self.journal if each.kind is kind]
+            for kind in (JournalKind.ACCEPTED, JournalKind.ANSWERED)
+        )
+        assert sorted(begun) == sorted(calls), "a call has begun and has no answer, or two"
         return outcome_of(self.kernel, self.interpreter)
 
 

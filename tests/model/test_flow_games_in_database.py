@@ -10,13 +10,14 @@ import pytest
 
 from tests.engine.conftest import MakeDriver
 from tests.model.flow_games import WEIGHTS, FlowGame
-from tests.model.flow_hands import Hands
+from tests.model.flow_hands import Hands, enable_sql
 
 WANTED = {*WEIGHTS, "taken", "kept back", "throttled", "put off", "the same", "batch over", "fired"}
 
 
 async def play_games(make_driver: MakeDriver, seeds: range) -> Counter[str]:
     engines = [make_driver(lease_expiry_limit=1_000) for _ in range(2)]
+    enable_sql(engines[0])
     clock = engines[0].clock
     clock.stop()
     seen: Counter[str] = Counter()

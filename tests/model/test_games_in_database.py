@@ -23,8 +23,6 @@ from penstock.core.rules.state import RECORDED_TIMER, START_TIMER
 from penstock.engine.advance.call_commands import timer_command
 from penstock.engine.advance.commands import FoldCommand
 from penstock.engine.instances.batches import BatchStart
-from penstock.engine.repair.migrations import MigrationRequest
-from penstock.engine.repair.repair import StepSkip, TokenMove, VariablesEdit
 from penstock.engine.requests.ids import show_instance
 from penstock.errors import Conflict, NotFound, PenstockError, Unavailable
 from penstock.store.rows import batches as batch_store
@@ -34,6 +32,7 @@ from penstock.store.rows.recorded import RECORDED_VERSION
 from penstock.testing.clock import DatabaseClock
 from penstock.testing.definitions import Json, definition, end, service
 from penstock.testing.random_definitions import MESSAGE, START_VARIABLES, random_definition
+from penstock.wire.edits import MigrationRequest, StepSkip, TokenMove, VariablesEdit
 from penstock.wire.model import Job, JobRef, Park, StartRequest
 from penstock.wire.queue import QueuePolicy
 from tests.engine.conftest import MakeDriver

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+import re
 
 import msgspec
 import pytest
+from msgspec import Raw
 
 from penstock.core.rules.state import InstanceStatus
 from penstock.engine.queues.journal_items import ClaimedRun, RunEnd
@@ -66,6 +69,7 @@ class Life:
                 self.read,
                 self.fail,
                 self.continue_as_new,
+                self.answer,
             ],
             PARKED: [self.send, self.pass_time],
             BACKOFF: [self.send, self.pass_time],
@@ -293,12 +297,13 @@ class Life:
         kept = [record.pos for record in records]
         self.continued += 1
         for _ in range(self.source.randint(1, 2)):  # twice is once
+            begun = f'{{"arguments":{{}},"continuation":{self.continued}}}'
             done = await runs.continue_as_new(
-                self.engine, self.run.run_lease, name=str(self.continued), mail=self.seen, kept=kept
+                self.engine, self.run.run_lease, begun, name=str(self.continued), mail=self.seen, kept=kept
             )
             assert done is (self.seen == self.mail)
         if self.seen == self.mail:
-            self.records = [(BEGUN, ""), *[(MESSAGE, "")] * len(kept)]
+            self.records = [(BEGUN, ""), *((record.kind, record.path) for record in records)]
             self.known, self.mail = 0, len(kept)
             await self.read()
 
@@ -406,6 +411,10 @@ class Life:
         assert row == ([] if self.state == ENDED else [open_row])
         journal = eyes.rows(f"SELECT kind, path FROM journal WHERE instance_id = {number} ORDER BY pos")
         assert journal == self.records
+        calls = eyes.rows(
+            f"SELECT id, answer IS NULL FROM signal_id WHERE instance_id = {number} AND starts_with(id, 'u:')"
+        )
+        assert dict(calls) == {f"u:{id}": id in self.open_calls for id in (*self.open_calls, *self.answers)}
 
     async def play(self) -> None:
         for engine in self.engines:
