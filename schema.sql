@@ -1234,4 +1234,4 @@ FROM timer m LEFT JOIN instance i ON i.id = m.instance_id LEFT JOIN definition d
 LEFT JOIN token t ON t.id = m.token_id AND t.seq = m.seq;
 
 INSERT INTO setting (name, value) VALUES ('open_tasks', 'listed');  -- all that are open; not so in an older database at first
-INSERT INTO penstock_schema (version) VALUES (21);
+INSERT INTO penstock_schema (version) VALUES (24);

@@ -34,6 +34,11 @@ from tests.waiting import wait_until
 
 PAST_HOUR_S = 3600.0
 BUILDS = "SELECT FROM pg_stat_progress_create_index WHERE command ~ 'CONCURRENTLY'"
+ASKS_TO_BUILD = (
+    "SELECT FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    " AND query ~ 'pg_try_advisory_lock'"
+)
+"""Of an engine that has read the version, while another one builds."""
 INVALID = "SELECT indexrelid::regclass::text FROM pg_index WHERE NOT indisvalid"
 KEPT = [1, *sorted(int(path.name.removesuffix(".sql.gz")) for path in VERSIONS.iterdir())]
 OLDER = [version for version in KEPT if version < SCHEMA_VERSION]
@@ -244,6 +249,7 @@ async def test_indexes_are_built_while_transactions_of_others_go_on(postgres_ser
                     nursery.start_soon(start)
                     nursery.start_soon(start)
                     await appeared(dsn, BUILDS)
+                    await appeared(dsn, ASKS_TO_BUILD)
                     assert rows(dsn, "SELECT max(version) FROM penstock_schema") == [(12,)]
                     assert rows(dsn, "UPDATE instance SET business_key = business_key || 'x' RETURNING 1")
                     assert found == []

@@ -22,8 +22,7 @@ import trio
 
 from penstock.engine.engine import Engine
 from penstock.engine.instances.batches import BatchStart
-from penstock.engine.repair.migrations import MigrationRequest
-from penstock.engine.repair.repair import VariablesEdit
+from penstock.engine.queues.journal_items import NewRecord
 from penstock.engine.runs.code import CodeWorkflow
 from penstock.settings import Settings
 from penstock.store.db.database import Database
@@ -33,6 +32,7 @@ from penstock.store.rows.sql_requests import REQUESTS_VERSION
 from penstock.telemetry.metrics import Metrics
 from penstock.testing.definitions import definition, end, linear, service, timer
 from penstock.wire.bulk import BulkFilter, BulkRequest
+from penstock.wire.edits import MigrationRequest, VariablesEdit
 from penstock.wire.model import Park, StartRequest
 from penstock.wire.queue import QueuePolicy, Rate
 from penstock.wire.schedule import ScheduleSpec
