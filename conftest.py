@@ -17,8 +17,10 @@ import os
 import resource
 import shutil
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Generator
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -41,6 +43,16 @@ TOOLS = {
 OPEN_FILES_MIN = 4_000
 LEFT_OUT = pytest.StashKey[Counter[str]]()
 TIERS = ("quick", "slow", "all")
+LONG = {
+    "tests/sdk/test_conformance.py": 748,
+    "tests/engine/test_cancellation.py": 483,
+    "tests/house/test_compiled.py": 256,
+    "tests/cli/test_binary.py": 210,
+    "tests/sdk/test_against_engine.py": 208,
+    "tests/benchmarks/test_command.py": 148,
+    "tests/kafka/test_end_to_end.py": 146,
+}
+"""The files that take longest in the slow tier, with their seconds in one worker of a quiet machine of two cores."""
 SLOW = "slow: "
 """Begins what is noted of a slow test that was left out: its folder and its reason follow."""
 
@@ -57,10 +69,26 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """--timing=only reads no file without such a test: most of its time would be to import them."""
-    if config.getoption("--timing") == "only" and collection_path.suffix == ".py":
-        return True if b"mark.timing" not in collection_path.read_bytes() else None
+    """--timing=only and --tier=slow read no file without such a test: most of the time would be to import them. A file
+    that the command names is read: left out, it would be told as not found."""
+    here = config.invocation_params.dir
+    if collection_path.suffix != ".py" or collection_path in {here / arg.split("::")[0] for arg in config.args}:
+        return None
+    text = collection_path.read_bytes()
+    if config.getoption("--timing") == "only" and b"mark.timing" not in text:
+        return True
+    if config.getoption("--tier") == "slow" and not names_slow_tests(collection_path, text):
+        return True
     return None
+
+
+def names_slow_tests(path: Path, text: bytes) -> bool:
+    """Whether a file may have slow tests: by its own marker, by the helpers of tests/shares.py, or by a parameter of a
+    fixture in the conftest.py beside it."""
+    if b"mark.slow" in text or b"tests.shares" in text:
+        return True
+    fixtures = path.with_name("conftest.py")
+    return fixtures != path and fixtures.exists() and b"mark.slow" in fixtures.read_bytes()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -71,15 +99,19 @@ def pytest_collection() -> Generator[None, Any, Any]:
     the CPU of a collection, which each worker of each run does for itself. Tests and what they start write nothing.
     """
     gc.disable()
+    writes_nothing, sys.dont_write_bytecode = sys.dont_write_bytecode, False
     try:
         return (yield)
     finally:
+        sys.dont_write_bytecode = writes_nothing
         gc.enable()
         gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items[:] = [*in_tier(config, items)]
+    if config.getoption("--tier") != "quick":
+        items[:] = long_first(items, getattr(config, "workerinput", {}).get("workercount", 1))
     reasons = {
         marker: f"no {' and no '.join(missing)} on this machine"
         for marker, tools in TOOLS.items()
@@ -124,6 +156,32 @@ def in_tier(config: pytest.Config, items: list[pytest.Item]) -> list[pytest.Item
     if others:
         config.hook.pytest_deselected(items=others)
     return beside + alone
+
+
+def long_first(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
+    """The same tests, so that none of the long files begins last, when the other workers have nothing left to do.
+
+    --dist=worksteal gives each worker a stretch of the list, of the same number of tests, and later what others have
+    at the end of theirs. So the long files are dealt out to the beginnings of the stretches, by their seconds.
+    """
+    long: dict[str, list[pytest.Item]] = {file: [] for file in LONG}
+    others: list[pytest.Item] = []
+    for item in items:
+        long.get(item.nodeid.split("::")[0], others).append(item)
+    stretches: list[list[pytest.Item]] = [[] for _ in range(workers)]
+    seconds = [0] * workers
+    for file, tests in long.items():
+        if tests:
+            least = seconds.index(min(seconds))
+            stretches[least] += tests
+            seconds[least] += LONG[file]
+    rest = iter(others)
+    left = len(items)
+    for number, stretch in enumerate(stretches):
+        size = left // (workers - number)
+        stretch += islice(rest, max(0, size - len(stretch)))
+        left -= size
+    return [*chain.from_iterable(stretches), *rest]
 
 
 @pytest.fixture

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
+import psycopg
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -34,7 +35,7 @@ def logging_as_before() -> Generator[None]:
 @pytest.fixture(scope="session")
 def postgres_server() -> Generator[postgres.PostgresServer]:
     """The run's server without fsync."""
-    with postgres.shared_server(postgres.run_directory(durable=False), durable=False) as server:
+    with postgres.run_server() as server:
         yield server
 
 
@@ -43,6 +44,24 @@ def durable_postgres_server() -> Generator[postgres.PostgresServer]:
     """The run's server with fsync, started only if a test asks for it."""
     with postgres.shared_server(postgres.run_directory(durable=True), durable=True) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def server_major(postgres_server: postgres.PostgresServer) -> int:
+    """The major version of the run's PostgreSQL."""
+    with psycopg.connect(postgres_server.dsn) as connection:
+        return connection.info.server_version // 10_000
+
+
+@pytest.fixture
+def needs_server(server_major: int, leave_out: Callable[[str], None]) -> Callable[[int, str], None]:
+    """Leaves a test out on a PostgreSQL before this major version, with what it lacks (see `tests.servers`)."""
+
+    def look(major: int, lacks: str) -> None:
+        if server_major < major:
+            leave_out(f"PostgreSQL {server_major} has no {lacks}")
+
+    return look
 
 
 @pytest.fixture

@@ -345,8 +345,10 @@ SKIPPING = {"lock_abnormal_ends", "remove_abnormal_ends"}
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_statement_scans_no_table_and_keeps_to_its_blocks(
-    costs: dict[str, tuple[int, dict[str, int], Any]], name: str
+    costs: dict[str, tuple[int, dict[str, int], Any]], name: str, needs_server: Callable[[int, str], None]
 ) -> None:
+    if name in SKIPPING:
+        needs_server(18, "skip scan: it reads the whole index of abnormal_end")
     blocks, scans, given = costs[name]
     case = CASES[name]
     assert scans == {}

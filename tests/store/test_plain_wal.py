@@ -103,7 +103,8 @@ async def cost(
     raise AssertionError("a checkpoint in each of five tries")
 
 
-async def test_a_plain_job_writes_no_byte_for_queues(database_dsn: str) -> None:
+async def test_a_plain_job_writes_no_byte_for_queues(database_dsn: str, needs_server) -> None:
+    needs_server(18, "pg_stat_get_backend_wal")
     with psycopg.connect(database_dsn, autocommit=True) as sql:
         sql.execute(OTHERS.encode())
         async with await connect(database_dsn) as connection:
@@ -115,7 +116,8 @@ async def test_a_plain_job_writes_no_byte_for_queues(database_dsn: str) -> None:
     assert max(alone[1], beside_a_queue[1]) <= BYTES_MAX
 
 
-async def test_a_limit_by_key_writes_a_quarter_more_at_most(database_dsn: str) -> None:
+async def test_a_limit_by_key_writes_a_quarter_more_at_most(database_dsn: str, needs_server) -> None:
+    needs_server(18, "pg_stat_get_backend_wal")
     with psycopg.connect(database_dsn, autocommit=True) as sql:
         for statements in (OTHERS, QUEUE, BY_KEY):
             sql.execute(statements.encode())

@@ -62,7 +62,8 @@ def planner(postgres_server: PostgresServer) -> Generator[psycopg.Connection]:
 
 
 @pytest.mark.parametrize("settings", [SESSION_SETTINGS, b"RESET ALL"], ids=["engines", "PostgreSQL"])
-def test_a_recheck_prunes_no_partitions(planner: psycopg.Connection, settings: bytes) -> None:
+def test_a_recheck_prunes_no_partitions(planner: psycopg.Connection, settings: bytes, needs_server) -> None:
+    needs_server(18, "partPruneInfos in the text of a plan")
     for setting in settings.split(b"; "):
         planner.execute(setting)
     plans = {name: written for name, text in SQL.items() if (written := plan(planner, text)) is not None}
@@ -72,7 +73,8 @@ def test_a_recheck_prunes_no_partitions(planner: psycopg.Connection, settings: b
 
 
 @pytest.mark.parametrize("statement", [AS_CLAIMS_WERE, AS_CLAIMS_WERE.replace(b"FOR NO KEY UPDATE SKIP LOCKED", b"")])
-def test_the_look_finds_what_claims_were(planner: psycopg.Connection, statement: bytes) -> None:
+def test_the_look_finds_what_claims_were(planner: psycopg.Connection, statement: bytes, needs_server) -> None:
+    needs_server(18, "partPruneInfos in the text of a plan")
     written = plan(planner, statement)
     assert written is not None
     assert prunes_in_a_recheck(written)
