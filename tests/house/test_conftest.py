@@ -128,6 +128,21 @@ def test_each_test_is_in_one_tier(project, tmp_path):
 
 
 @pytest.mark.slow(reason="runs pytest in a process")
+def test_the_slow_tier_reads_only_files_that_may_have_such_tests(project, tmp_path):
+    (tmp_path / "test_it.py").write_text(TIERS)
+    (tmp_path / "quick").mkdir()
+    (tmp_path / "quick" / "test_quick.py").write_text("raise AssertionError('read')\n")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "test_by_fixture.py").write_text("def test_each(kind): pass\n")
+    (tmp_path / "folder" / "conftest.py").write_text(
+        "import pytest\nslow = pytest.param('b', marks=pytest.mark.slow(reason='a process'))\n"
+        "@pytest.fixture(params=['a', slow])\ndef kind(request): pass\n"
+    )
+    assert ran_in(project("-vv", "--tier=slow", "--timing=without")) == ["test_each", "test_slow"]
+    assert "AssertionError: read" in project("--tier=slow", "quick/test_quick.py")
+
+
+@pytest.mark.slow(reason="runs pytest in a process")
 @pytest.mark.parametrize("arguments", [(), ("-n", "2")])
 def test_the_quick_tier_says_what_it_left_out(project, tmp_path, arguments):
     (tmp_path / "test_it.py").write_text(TIERS)

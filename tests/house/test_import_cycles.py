@@ -15,7 +15,12 @@ from tests.house.sources import SRC, TOP, modules
 
 CYCLES = {
     "durable": {"app", "blocking", "console"},  # one `App` with its blocking and its command-line form
-    "http": {"connection", "cycle", "direct", "server"},  # a request, in one of two ways, its connection, its server
+    "http": {
+        "connection",
+        "cycle",
+        "inline_connection",
+        "server",
+    },  # a request, in one of two ways, its connection, its server
     "kernel": {
         "branch",
         "current",
@@ -24,7 +29,8 @@ CYCLES = {
         "operation",
         "scope",
         "unawaited",
-    },  # one machine in seven files
+        "updates",
+    },  # one machine in eight files
     "rpc": {
         "call",
         "inbox",

@@ -19,15 +19,16 @@ MANY_PARAMETERS = {
     "client/builder.py: call": "a parameter is a field of the step",
     "client/instances.py: start_instance": "a parameter is a field of the call",
     "engine/queues/deliveries.py: __init__": "gets the parts of the engine that a delivery needs",
-    "engine/group_commit/queue.py: __init__": "gets what a subclass does with its batch",
 }
 """Functions that take more, and why. Those of `cli/` are left out: a parameter there is an option."""
 MANY_ATTRIBUTES = {
+    "core/advance/recorder.py: AdvanceState": "the state of one advance, which the functions of the package share",
     "core/advance/simulation.py: Simulation": "the state of a simulated instance",
     "durable/loaded_run.py: LoadedRun": "the state of a run that is executed",
     "engine/engine.py: Engine": "the one place where the engine's parts are put together",
     "http/connection.py: HttpConnection": "the state of a connection, one object each for memory's sake",
     "http/parser.py: RequestParser": "the state of a parser, one object each for memory's sake",
+    "kernel/drive.py: Kernel": "the state of a run that is replayed",
     "telemetry/metrics/registry.py: Metrics": "a metric is an attribute",
     "rpc/server.py: GrpcServer": "a limit is an attribute",
     "rpc/transport.py: RpcConnection": "the state of a connection, one object each for memory's sake",

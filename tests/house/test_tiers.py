@@ -6,6 +6,8 @@ import ast
 import gc
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -56,6 +58,16 @@ def test_every_slow_test_gives_its_reason():
     assert [where for where, reason in found if len(reason.split()) < MIN_WORDS] == []
 
 
+def test_only_files_that_name_slow_tests_have_some():
+    """What --tier=slow reads (`names_slow_tests` in conftest.py) goes by that: a test file's own text, or its folder's
+    conftest.py. A helper with the marker in another place would hide the tests that use it."""
+    helpers = [path for path in (TOP / "tests").rglob("*.py") if not path.name.startswith("test_")]
+    marking = {name(path) for path in helpers if "mark.slow" in path.read_text()}
+    assert marking == {"tests/shares.py", "tests/rest/conftest.py"}
+    inside = [path for path in (TOP / "tests" / "rest").rglob("test_*.py") if path.parent.name != "rest"]
+    assert inside == []  # they would use a fixture of a folder above theirs
+
+
 def quick_tests(path: Path) -> set[str]:
     """The tests of a file that are not slow."""
     module = tree(path)
@@ -91,6 +103,37 @@ def test_the_quick_tier_has_something_of_each_report():
     found = {name(path): quick_tests(path) for path in (TOP / "tests" / "reports").glob("test_*.py")}
     assert found
     assert [file for file, tests in found.items() if not tests] == []
+
+
+@pytest.fixture
+def top_conftest(pytestconfig: pytest.Config) -> Any:
+    """The conftest.py of this run. It can't be imported a second time."""
+    return pytestconfig.pluginmanager.get_plugin(str(TOP / "conftest.py"))
+
+
+def of_files(*counts: tuple[str, int]) -> list[Any]:
+    """Stand-ins for collected tests: so many of each file."""
+    return [SimpleNamespace(nodeid=f"{file}::test_{number}") for file, count in counts for number in range(count)]
+
+
+def test_long_files_begin_the_stretches_of_the_workers(top_conftest):
+    """pytest-xdist gives each of three workers a third of these twelve tests."""
+    first, second, third, fourth, *_ = top_conftest.LONG
+    tests = of_files(("a", 3), (fourth, 1), (third, 1), ("b", 3), (first, 2), (second, 1), ("c", 1))
+    laid_out = [test.nodeid.split("::")[0] for test in top_conftest.long_first(tests, 3)]
+    assert laid_out == [first, first, "a", "a", second, "a", "b", "b", third, fourth, "b", "c"]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 6, 40])
+def test_laying_out_tests_keeps_each_of_them_once(top_conftest, workers):
+    tests = of_files(("a", 5), *((file, 4) for file in top_conftest.LONG), ("b", 3))
+    assert sorted(map(id, top_conftest.long_first(tests, workers))) == sorted(map(id, tests))
+    assert top_conftest.long_first([], workers) == []
+
+
+def test_the_long_files_are_there(top_conftest):
+    assert [file for file in top_conftest.LONG if not (TOP / file).is_file()] == []
+    assert [*top_conftest.LONG.values()] == sorted(top_conftest.LONG.values(), reverse=True)
 
 
 def test_what_was_made_of_the_test_files_is_never_looked_at_for_garbage():
