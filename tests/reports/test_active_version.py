@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
 
 import msgspec
@@ -105,6 +106,22 @@ async def test_the_next_upload_is_what_new_starts_use(driver: Driver) -> None:
     assert driver.rows("SELECT count(*) FROM active_version") == [(0,)], "the newest needs no row"
 
 
+async def test_a_former_text_in_another_spelling_is_the_same(driver: Driver) -> None:
+    """Fields in another order, other white space, an empty description."""
+    await upload(driver, loan("one"))
+    await upload(driver, loan("two"))
+    body = loan("one")
+    turned = json.dumps(dict(reversed(list(body.items()))), indent=3).encode()
+    for text, expected in (
+        (turned, 1),
+        (json.dumps(loan("two"), indent=1).encode(), 2),
+        (json.dumps(body | {"description": ""}).encode(), 1),
+    ):
+        made = await driver.engine.definitions.upload(parse_definition(text))
+        assert (made.version, made.active) == (expected, True)
+        assert await version_of(driver, await plain(driver)) == expected
+
+
 async def test_lists_and_reads_say_which_is_active(driver: Driver) -> None:
     for job_type in ("one", "two", "three"):
         await upload(driver, loan(job_type))
@@ -123,10 +140,12 @@ async def test_lists_and_reads_say_which_is_active(driver: Driver) -> None:
     assert driver.rows("SELECT count(*) FROM audit WHERE kind = 'DEFINITION_ACTIVATED'") == [(1,)]
 
 
-@pytest.mark.parametrize(("id", "version"), [("loan", 2), ("unknown", 1), ("loan", 2**31)])
+@pytest.mark.parametrize(
+    ("id", "version"), [("loan", 2), ("unknown", 1), ("loan", 2**31), ("loan", 0), ("loan", -1), ("loan", 2**63)]
+)
 async def test_what_is_not_there_can_not_be_activated(driver: Driver, id: str, version: int) -> None:
     await upload(driver, loan("one"))
-    with pytest.raises(NotFound, match="is unknown"):
+    with pytest.raises(NotFound, match=f"'{id}' version {version} is unknown"):
         await driver.engine.definitions.activate(id, version)
 
 

@@ -8,6 +8,7 @@ import psycopg
 import pytest
 import trio
 
+from penstock.engine.advance import timers
 from penstock.engine.advance.context_loader import ContextLoader
 from penstock.engine.runs.code import CodeWorkflow
 from penstock.errors import Conflict
@@ -32,6 +33,12 @@ SHAPES: dict[str, Json] = {
         definition_id="report",
     ),
 }  # fmt: skip
+
+
+@pytest.fixture
+def only_when_woken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine looks for timers that are due when it is told of one, never because so much time has passed."""
+    monkeypatch.setattr(timers, "SCAN_INTERVAL_MAX_S", 3_600.0)
 
 
 async def scheduled(driver: Driver, body: Json, **fields: Any) -> str:
@@ -81,6 +88,7 @@ async def test_six_runs_a_second_apart_are_never_two(make_driver: MakeDriver) ->
 @pytest.mark.parametrize(
     "count", [8, pytest.param(1_000, marks=pytest.mark.slow(reason="2,000 instances are started, 1,000 cancelled"))]
 )
+@pytest.mark.usefixtures("only_when_woken")
 async def test_what_the_old_run_has_called_is_cancelled_at_once(driver: Driver, count: int) -> None:
     """Never are two runs open, nor a job of the old run's children given to anybody."""
     await driver.upload(definition(task("pack"), end(), definition_id="child"))
@@ -89,7 +97,7 @@ async def test_what_the_old_run_has_called_is_cancelled_at_once(driver: Driver, 
     await settle(driver)
     await next_run(driver)
     assert driver.rows(OPEN) == [(1,)]
-    with trio.fail_after(3):  # half of how long an engine sleeps that nobody has woken
+    with trio.fail_after(60):
         await driver.engine.timers.wait_due()
     await settle(driver)
     children = "SELECT count(*) FILTER (WHERE status = 0), count(*) FILTER (WHERE status = 3) FROM instance i"
@@ -108,7 +116,7 @@ async def test_a_look_waits_for_who_holds_the_old_run(driver: Driver, nursery: t
         holder.execute("SELECT FROM token FOR UPDATE")
         nursery.start_soon(look)
         with trio.fail_after(60):
-            while not driver.engine.schedules._firings.commit_queue.statistics().lock_waiting:
+            while not driver.engine.schedules._firings.statistics().lock_waiting:
                 await trio.sleep(0.01)
         assert driver.rows(OPEN) == [(1,)]
         assert await driver.status(old) == "ACTIVE"
@@ -119,6 +127,7 @@ async def test_a_look_waits_for_who_holds_the_old_run(driver: Driver, nursery: t
     assert await driver.status(old) == "CANCELLED"
 
 
+@pytest.mark.usefixtures("only_when_woken")
 async def test_a_run_of_code_is_told_at_once(driver: Driver) -> None:
     workflow = CodeWorkflow("report")
     await driver.engine.code.register(workflow)
@@ -129,10 +138,11 @@ async def test_a_run_of_code_is_told_at_once(driver: Driver) -> None:
     await next_run(driver)
     await driver.engine.timers.fire_once()
     await next_run(driver)
-    with trio.fail_after(3):
+    with trio.fail_after(60):
         await driver.engine.timers.wait_due()
 
 
+@pytest.mark.usefixtures("only_when_woken")
 async def test_a_caller_told_again_hears_of_it_at_once(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     async def never(_: ContextLoader) -> bool:
         return False
@@ -147,6 +157,6 @@ async def test_a_caller_told_again_hears_of_it_at_once(driver: Driver, monkeypat
     await driver.retry(parent)
     await driver.due()
     assert driver.rows("SELECT index FROM timer WHERE fire_at <= penstock_now()") == [(-4,)]
-    with trio.fail_after(3):
+    with trio.fail_after(60):
         await driver.engine.timers.wait_due()
     await settle(driver)

@@ -19,7 +19,7 @@ from penstock.http.hypercorn_seam import HypercornServer
 from penstock.http.listen import listen
 from penstock.net.accept import BEGUN_PER_TURN, CROWD_CONNECTIONS, LOOKED_AT_PER_TURN, Door, Guest
 from penstock.rpc.health import Health
-from penstock.rpc.limits import RpcLimits as RpcLimits
+from penstock.rpc.limits import RpcLimits
 from penstock.rpc.server import GrpcServer
 from penstock.wire.http2_frames import PREFACE
 from tests.shares import mostly_slow

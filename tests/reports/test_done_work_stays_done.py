@@ -9,11 +9,10 @@ import msgspec
 import pytest
 
 from penstock.engine.advance.context_loader import ContextLoader
-from penstock.engine.repair.migrations import MigrationRequest
-from penstock.engine.repair.repair import StepSkip, TokenMove, VariablesEdit
 from penstock.errors import Conflict
 from penstock.settings.secret import Secret
 from penstock.testing.definitions import Json, definition, end
+from penstock.wire.edits import MigrationRequest, StepSkip, TokenMove, VariablesEdit
 from penstock.wire.model import Job
 from tests.engine.conftest import MakeDriver, driver, make_driver
 from tests.engine.driver import Driver, variables_of
@@ -62,7 +61,31 @@ def until(expression: str) -> Json:
     return task("book", "pay", forEach=fields, compensation=UNDO)
 
 
+def until_calls(expression: str) -> Json:
+    fields = {
+        "items": "${rooms}",
+        "as": "room",
+        "parallel": 1,
+        "until": f"{expression} >= 1000".replace("} >=", " >=") + "}",
+    }
+    return call("trip", "hotel", "pay", input={"to": "x"}, forEach=fields, compensation=UNDO)
+
+
+def until_and_collect(expression: str) -> Json:
+    fields = {
+        "items": "${rooms}",
+        "as": "room",
+        "parallel": 2,
+        "collect": expression,
+        "into": "all",
+        "until": "${len(rooms) > 5}",
+    }
+    return task("book", "pay", forEach=fields, compensation=UNDO)
+
+
 SHAPES = {
+    "until of calls": Shape(until_calls, {}, 2),
+    "until and collect, side by side": Shape(until_and_collect, {"all": [4, 4]}, 2),
     "output of a call": Shape(of_call, {"half": 4}),
     "collect of tasks": Shape(of_tasks, {"all": [4, 4]}, 2),
     "collect of calls": Shape(of_calls, {"all": [4, 4]}, 2),

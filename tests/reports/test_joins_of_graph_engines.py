@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import trio
 
-from penstock.engine.repair.migrations import MigrationRequest
 from penstock.testing.definitions import Json, definition, end, service
 from penstock.testing.invariants import assert_invariants
+from penstock.wire.edits import MigrationRequest
 from penstock.wire.model import Job
 from tests.engine.conftest import driver, make_driver
 from tests.engine.driver import Driver, variables_of

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.engine.repair.migrations import MigrationRequest
 from penstock.errors import BadRequest
 from penstock.testing.definitions import definition, end, service, timer
 from penstock.wire.bulk import BulkFilter, BulkRequest
+from penstock.wire.edits import MigrationRequest
 from tests.engine.conftest import driver, make_driver
 from tests.engine.driver import Driver
 from tests.engine.test_bulk import finish

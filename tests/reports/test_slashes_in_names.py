@@ -76,7 +76,33 @@ SLASHED = [
 ]
 
 
-@pytest.mark.parametrize("name", ["eu/mail", "zz/trigger", "a/versions", "/", "//x//", "a%2Fb", "é/ü", "a b"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "eu/mail",
+        "zz/trigger",
+        "a/versions",
+        "/",
+        "//x//",
+        "a%2Fb",
+        "é/ü",
+        "a b",
+        "%",
+        "a%2",
+        "%252F",
+        "a;b=c?d#e",
+        "a.",
+        "../x",
+        " ",
+        "a\r\nb",
+        "😀",
+        "e\u0301",
+        "\u200e",
+        "{a}",
+        "*",
+        "x" * 300,
+    ],
+)
 @SERVERS
 async def test_both_servers_find_what_has_a_slash_in_its_name(server_type: type[AsgiServer], name: str) -> None:
     async with serving(server_type) as (engine, client):

@@ -9,13 +9,14 @@ import pytest
 
 from penstock.access.identity import Identity, set_identity
 from penstock.core.parsing.parsing import parse_definition
-from penstock.engine.repair.repair import VariablesEdit
 from penstock.errors import BadRequest
 from penstock.settings import Secret
 from penstock.store.rows import audit
 from penstock.testing.definitions import linear
 from penstock.wire.audit import AuditTrailRecord
+from penstock.wire.edits import VariablesEdit
 from penstock.wire.queue import QueuePolicy
+from penstock.wire.repair_v1 import ListAuditRequest
 from penstock.wire.schedule import ScheduleSpec
 from tests.engine.conftest import MakeDriver, make_driver
 from tests.engine.driver import Driver
@@ -25,7 +26,7 @@ __all__ = ["make_driver"]
 
 
 async def trail(driver: Driver, **wanted: Any) -> list[AuditTrailRecord]:
-    return (await driver.engine.audit_trail.list(None, 100, **wanted)).items
+    return (await driver.engine.audit_trail.list(ListAuditRequest(limit=100, **wanted))).items
 
 
 async def test_changes_are_listed_with_who_and_with_old_and_new_values(make_driver: MakeDriver) -> None:
@@ -78,7 +79,7 @@ async def test_pages_meet_every_record_once_also_where_few_match(
         seen: list[AuditTrailRecord] = []
         cursor: str | None = None
         for _ in range(9):
-            page = await driver.engine.audit_trail.list(cursor, 2, **wanted)
+            page = await driver.engine.audit_trail.list(ListAuditRequest(cursor=cursor, limit=2, **wanted))
             seen += page.items
             cursor = page.next
             if cursor is None:
@@ -87,7 +88,7 @@ async def test_pages_meet_every_record_once_also_where_few_match(
         assert len(seen) == len({msgspec.json.encode(one) for one in seen}) == count
     for wrong in ("x", "-1", "9" * 30):
         with pytest.raises(BadRequest):
-            await driver.engine.audit_trail.list(wrong, 2)
+            await driver.engine.audit_trail.list(ListAuditRequest(cursor=wrong, limit=2))
 
 
 async def test_priority_and_variables_have_their_old_and_new_values(make_driver: MakeDriver) -> None:

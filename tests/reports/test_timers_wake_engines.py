@@ -10,18 +10,21 @@ import pytest
 import trio
 
 from penstock.core.rules.state import InstanceStatus
+from penstock.engine.advance.timers import Timers
 from penstock.engine.queues.journal_items import RunEnd
-from penstock.engine.repair.migrations import MigrationRequest
-from penstock.engine.repair.repair import StepSkip, TokenMove
 from penstock.engine.runs.code import CodeWorkflow
+from penstock.engine.schedules.schedules import Schedules
 from penstock.testing.definitions import Json, definition, end, linear, timer
+from penstock.wire.edits import MigrationRequest, StepSkip, TokenMove
 from penstock.wire.schedule import ScheduleSpec
 from penstock.wire.start import Debounce, Throttle
+from tests.durable.served import serving
 from tests.engine import runs
 from tests.engine.conftest import driver, make_driver
 from tests.engine.driver import Driver
 from tests.engine.test_calls import settle
 from tests.shapes import assign, call, gateway, joining, task, user, wait
+from tests.waiting import wait_until
 
 __all__ = ["driver", "make_driver"]
 
@@ -315,3 +318,33 @@ async def test_who_writes_a_due_time_says_so(driver: Driver, case: Callable[[Dri
     assert left_s is not None
     assert driver.engine.timers._next_at - trio.current_time() <= left_s + 0.001
     assert min(told_s) <= left_s + 0.001
+
+
+async def test_due_times_of_an_engine_that_died_are_looked_for(
+    database_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have written one and have died before it told: that was found by the next look, up to 5 s later."""
+    for module in ("advance.timers", "schedules.schedules"):
+        monkeypatch.setattr(f"penstock.engine.{module}.SCAN_INTERVAL_MAX_S", AN_HOUR_S)
+    looked: set[str] = set()
+
+    def observe(kind: type[Timers | Schedules]) -> None:
+        fire_once = kind.fire_once
+
+        async def look(self: Any) -> int:
+            fired = await fire_once(self)
+            looked.add(kind.__name__)
+            return fired
+
+        monkeypatch.setattr(kind, "fire_once", look)
+
+    async def both() -> bool:
+        return looked == {"Timers", "Schedules"}
+
+    observe(Timers)
+    observe(Schedules)
+    async with serving(database_dsn) as served:
+        await wait_until(both)
+        looked.clear()
+        served.engine.events.engine_lost()
+        await wait_until(both, lambda: f"only {looked} looked again")

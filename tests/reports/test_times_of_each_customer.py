@@ -13,10 +13,9 @@ import pytest
 
 from penstock.core.graph.definition import InvalidDefinition
 from penstock.core.parsing.parsing import parse_definition
-from penstock.engine.repair.migrations import MigrationRequest
-from penstock.engine.repair.repair import VariablesEdit
 from penstock.errors import Conflict
 from penstock.testing.definitions import definition, end, service, step, timer
+from penstock.wire.edits import MigrationRequest, VariablesEdit
 from tests.engine.conftest import driver, make_driver
 from tests.engine.driver import Driver
 from tests.shapes import call, parallel, user, wait

@@ -144,12 +144,15 @@ async def test_a_worker_that_was_started_anew_is_listed_once(make_driver: MakeDr
         note("web-1-13-aaaaaaaa", 60),  # it may be there still
         note("web-1-14-bbbbbbbb", 600, "mail"),  # nobody took its type
         note("web-12-7-cccccccc", 600), note("web-1", 600), note("mine", 600), note("mine-2", 5),
+        note("shop-7d9f8b6c5d-x2x9z-1-0123abcd", 600), note("shop-6c4b9f7d8f-zbq7k-1-4567cdef", 5),  # of a new pod
+        note("shop-0-1-0123abcd", 600), note("shop-1-1-4567cdef", 5),  # of a StatefulSet: two
     ]  # fmt: skip
     async with driver.engine.database.connection() as connection:
         await write_workers(connection, 1, notes)
         await write_workers(connection, 2, [note("web-1-12-0123abcd", 700)])
         for job_type in (None, "pay"):
             seen = [each.worker for each in await read_workers(connection, "", 100, job_type)]
-            wanted = ["mine", "mine-2", "web-1", "web-1-13-aaaaaaaa", "web-1-14-bbbbbbbb", "web-1-99-4567cdef",
+            wanted = ["mine", "mine-2", "shop-0-1-0123abcd", "shop-1-1-4567cdef", "shop-6c4b9f7d8f-zbq7k-1-4567cdef",
+                      "web-1", "web-1-13-aaaaaaaa", "web-1-14-bbbbbbbb", "web-1-99-4567cdef",
                       "web-12-7-cccccccc"]  # fmt: skip
             assert seen == [name for name in wanted if job_type is None or name != "web-1-14-bbbbbbbb"]

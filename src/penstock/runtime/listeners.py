@@ -22,8 +22,7 @@ from penstock.runtime.descriptors import Shares
 from penstock.runtime.entrance import Entrance
 from penstock.runtime.rpc_server import RpcServer
 from penstock.runtime.supervise import Supervisor
-from penstock.settings import HttpServerKind as HttpServerKind
-from penstock.settings import Settings
+from penstock.settings import HttpServerKind, Settings
 from penstock.telemetry.metrics import Metrics
 
 log = get_logger(__name__)
@@ -84,7 +83,7 @@ class Listeners:
             with trio.move_on_after(grace_s) as grace:
                 await supervisor.wait_ended("REST")
             if grace.cancelled_caught:
-                log.warning("requests were cut off", grace_s=grace_s)
+                log.warning("open requests were cut off at the stop", grace_s=grace_s)
                 await supervisor.stop("REST")
         if rpc is not None:
             await supervisor.wait_ended("gRPC")

@@ -227,7 +227,7 @@ class Node:
             try:
                 await membership.leave()
             except DatabaseError as error:
-                log.info("the engine number was not given back", error=first_line(error))
+                log.info("the engine number could not be released", error=first_line(error))
         await database.close(POOL_GRACE_S)
         await self._stop_notices(supervisor)
         log.info("stopped")
@@ -263,12 +263,15 @@ class Node:
     async def _start_services(
         self, supervisor: Supervisor, engine: Engine, membership: Membership, dispatch: KafkaDispatcher | None
     ) -> list[str]:
-        """The loops around the engine; their names."""
+        """Return the loops around the engine; their names."""
         if not self._works:  # its number has to stay its own, and others hear of what it starts
             engine.timers.leave_scans_to_others()
             return await self._supervise(supervisor, {"membership": membership.look, "notifier": membership.send})
         sweeper = LeaseSweeper(engine)
         engine.events.engine_lost.listen(sweeper.scan_soon)
+        # it may have written a due time, and died before it told anybody
+        engine.events.engine_lost.listen(partial(engine.timers.hint, 0.0))
+        engine.events.engine_lost.listen(engine.schedules.scan_early)
         engine.events.engines_dead.listen(sweeper.on_dead)
         engine.events.engines_dead.listen(engine.bulk.on_dead)
         housekeeping = Housekeeping(engine)
@@ -302,6 +305,7 @@ class Node:
             "dispatch migration": migration.step,
             "bulk operations": engine.bulk.step,
             "batches": engine.batches.step,
+            "SQL requests": engine.sql_requests.step,
             "watch": engine.watch.step,
             "ends": engine.instances.ends.step,
             "queues": engine.queues.step,
@@ -327,7 +331,7 @@ class Node:
         membership.events.tokens_changed.listen(access.hint)
         tokens = await self._wait_out(access.load, database)
         if not tokens and not self._settings.trusted_networks and self._gate.issuer is None:
-            log.warning("nobody can call yet: make a token with `penstock token new`")
+            log.warning("nobody can call this engine yet: make a token with `penstock token new`")
         return await self._supervise(supervisor, access.steps())
 
     async def _flush(self, supervisor: Supervisor, engine: Engine, database: Database) -> None:
@@ -337,7 +341,7 @@ class Node:
                 await batcher.wait_flushed()
         if flushing.cancelled_caught:
             left = [batcher.name for batcher in batchers if not batcher.statistics().idle]
-            log.warning("what waits for the database is given up", queues=left, waited_s=FLUSH_TIMEOUT_S)
+            log.warning("calls that wait for the database are abandoned", queues=left, waited_s=FLUSH_TIMEOUT_S)
             await database.close(0)
         await supervisor.stop(*(f"batch {batcher.name}" for batcher in batchers))
 

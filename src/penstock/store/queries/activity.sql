@@ -89,14 +89,16 @@ ON CONFLICT (worker, engine) DO UPDATE SET job_types = excluded.job_types, polle
 -- types, polled at, jobs that it has, did, reported as failed). Each once, whichever engines it has asked: of what others saw only
 -- the last minute before its last poll counts as now, and 15 minutes as done. By the primary key; with a type all rows may be read,
 -- some thousands per engine. One whose name is its host, process and chance, and that was there before another one of its host took
--- all of its types, was started anew: it is left out.
+-- all of its types, was started anew: it is left out. A pod of a Deployment has chance in its host's name, in Kubernetes' letters.
 WITH page AS MATERIALIZED (
   SELECT s.worker, max(s.polled_at) AS last FROM worker_seen s
-  CROSS JOIN LATERAL (SELECT regexp_replace(s.worker, '-[0-9]+-[0-9a-f]{8}$', '') COLLATE "C" AS host) h
+  CROSS JOIN LATERAL (SELECT regexp_replace(
+    s.worker, '(-[b-df-hj-np-tv-xz2-9]{1,10}-[b-df-hj-np-tv-xz2-9]{5})?-[0-9]+-[0-9a-f]{8}$', '') COLLATE "C" AS host) h
   WHERE s.worker > $1::text AND ($3::text IS NULL OR s.job_types ? $3::text)
     AND NOT (h.host <> s.worker AND s.polled_at < penstock_now() - interval '90 s' AND EXISTS (
       SELECT FROM worker_seen o WHERE o.worker > h.host || '-' AND o.worker < h.host || '.' AND o.worker <> s.worker
-        AND regexp_replace(o.worker, '-[0-9]+-[0-9a-f]{8}$', '') = h.host AND o.polled_at > s.polled_at AND o.job_types @> s.job_types))
+        AND regexp_replace(o.worker, '(-[b-df-hj-np-tv-xz2-9]{1,10}-[b-df-hj-np-tv-xz2-9]{5})?-[0-9]+-[0-9a-f]{8}$', '') = h.host
+        AND o.polled_at > s.polled_at AND o.job_types @> s.job_types))
   GROUP BY s.worker ORDER BY s.worker LIMIT $2::int)
 SELECT p.worker, (array_agg(w.engine ORDER BY w.polled_at DESC))[1], (
     SELECT jsonb_agg(DISTINCT t.value)::text FROM worker_seen n CROSS JOIN LATERAL jsonb_array_elements(n.job_types) t
