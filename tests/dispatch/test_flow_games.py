@@ -11,7 +11,7 @@ from penstock.kafka.admission import Admission
 from tests.dispatch.conftest import KafkaDriver, MakeKafka
 from tests.model.conftest import whole_scans
 from tests.model.flow_games import FlowGame
-from tests.model.flow_hands import Hands, Held, Taken
+from tests.model.flow_hands import Hands, Held, Taken, enable_sql
 
 __all__ = ["whole_scans"]  # pytest finds the fixture here
 
@@ -66,6 +66,7 @@ class KafkaHands(Hands):
 
 async def test_limits_hold_for_what_is_published(make_kafka: MakeKafka) -> None:
     engines = [make_kafka(lease_expiry_limit=1_000) for _ in range(2)]
+    enable_sql(engines[0])
     clock = engines[0].clock
     clock.stop()
     seen: Counter[str] = Counter()

@@ -129,7 +129,7 @@ class Driver:
             self.clock.advance(seconds)
         fired = await self.engine.timers.fire_once()
         await self.engine.full_path.wait_flushed()
-        await self.engine.full_path.long.batcher.wait_flushed()
+        await self.engine.full_path.long.wait_flushed()
         return fired
 
     async def expire(self, seconds: float = 0, *, limit: int | None = None) -> int:

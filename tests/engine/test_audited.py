@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from penstock.engine.repair.repair import TokenMove
 from penstock.errors import LeaseLost
 from penstock.testing.definitions import definition, end, linear, service, step, timer
+from penstock.wire.edits import TokenMove
 from penstock.wire.model import JobRef
 from tests.engine.driver import Driver
 from tests.shapes import gateway, joining, task, user

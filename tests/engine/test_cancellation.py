@@ -17,13 +17,10 @@ import trio
 
 from penstock.core.rules.state import START_TIMER, InstanceStatus
 from penstock.engine.advance.call_commands import timer_command
-from penstock.engine.definitions.drafts import ExpressionCheck
 from penstock.engine.engine import Engine
 from penstock.engine.instances.batches import BatchStart
 from penstock.engine.instances.instance_filter import InstanceFilter
 from penstock.engine.queues.journal_items import ClaimedRun, NewRecord, RunEnd
-from penstock.engine.repair.migrations import MigrationRequest
-from penstock.engine.repair.repair import StepSkip, TokenMove, VariablesEdit
 from penstock.engine.runs.code import CodeWorkflow
 from penstock.runtime.supervise import forever
 from penstock.settings import Settings
@@ -36,8 +33,11 @@ from penstock.testing.cancellation import CancelAtStep, CancelledAttempt, cancel
 from penstock.testing.definitions import definition, end, fork, linear, service, step
 from penstock.wire.attention import AcknowledgeBody
 from penstock.wire.bulk import BulkFilter, BulkRequest
+from penstock.wire.drafts import ExpressionCheck
+from penstock.wire.edits import MigrationRequest, StepSkip, TokenMove, VariablesEdit
 from penstock.wire.model import Failure, Heartbeat, Job, JobRef, Park, StartRequest
 from penstock.wire.queue import QueuePolicy
+from penstock.wire.repair_v1 import ListAuditRequest
 from penstock.wire.schedule import ScheduleSpec
 from penstock.wire.start import Debounce, Throttle
 from penstock.wire.update import UpdateCall
@@ -332,8 +332,8 @@ async def send_to_run(driver: Driver, run: ClaimedRun) -> None:
     await driver.engine.runs.send(run.instance_id, "go", b"1", dedup="once")
 
 
-async def reject_message(driver: Driver, key: str) -> LockedBatch:
-    """A run that has rejected a message, which is corrected."""
+async def rejected(driver: Driver, key: str) -> tuple[str, str]:
+    """A run that has rejected a message, and the message's position."""
     run = await runs.begin(driver, id=key)
     await driver.engine.runs.send(run.instance_id, "go", b"1")
     [message] = (await runs.read(driver, run.run_lease)).records
@@ -608,7 +608,7 @@ async def what_needs_somebody(driver: Driver, key: str) -> LockedBatch:
 
 
 async def list_audit(driver: Driver, key: str) -> LockedBatch:
-    return LockedBatch(key, lambda: driver.engine.audit_trail.list(None, 10, contains="line"))
+    return LockedBatch(key, lambda: driver.engine.audit_trail.list(ListAuditRequest(contains="line", limit=10)))
 
 
 async def list_of_a_bulk_operation(driver: Driver, key: str) -> LockedBatch:
@@ -617,6 +617,12 @@ async def list_of_a_bulk_operation(driver: Driver, key: str) -> LockedBatch:
     await driver.engine.bulk.step()
     wanted = InstanceFilter(bulk_id=made.id)
     return LockedBatch(key, lambda: driver.engine.instances.list(wanted, 1, 10))
+
+
+async def list_by_change(driver: Driver, key: str) -> LockedBatch:
+    await begun(driver, key, LINE)
+    wanted = InstanceFilter(business_key=key, order="changed")
+    return LockedBatch(key, lambda: driver.engine.instances.list_slice(wanted, None, 10))
 
 
 def counted(prepare: Prepare) -> Prepare:
@@ -679,6 +685,7 @@ SCENARIOS: dict[str, Prepare] = {
     "a schedule that is due": scheduled(triggered=False),
     "a schedule that is triggered": scheduled(triggered=True),
     "starts of a batch": of_a_batch,
+    "requests of SQL functions": asked_in_sql,
     "a retry of an instance": retry,
     "a poll of an executor": take_run,
     "an append": of_run(lambda driver, run: runs.append(driver, run.run_lease, runs.done("/0"), runs.done("/1"))),
@@ -686,7 +693,12 @@ SCENARIOS: dict[str, Prepare] = {
     "a wake-up": of_run(wake_run, parked=True),
     "a message to a run that is held": of_run(send_to_run),
     "a message to a run that is parked": of_run(send_to_run, parked=True),
-    "a rejected message that is corrected": reject_message,
+    "a rejected message that is corrected": resolving(b"2"),
+    "a rejected message that is dropped": resolving(None),
+    "a call of an update": of_run(ask_run),
+    "a call of an update of a run that is parked": of_run(ask_run, parked=True),
+    "an answer of an update": answering(16, 17),
+    "a refusal of an update": answering(18),
     "a cancel of a run": of_run(lambda driver, run: driver.cancel(run.instance_id)),
     "a run that is blocked": of_run(lambda driver, run: driver.engine.journal.block(run.run_lease, "no")),
     "a run that is given back": of_run(lambda driver, run: driver.engine.journal.release(run.run_lease)),

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 import trio
 
-from penstock.engine.repair.repair import StepSkip, TokenMove
 from penstock.errors import Conflict
 from penstock.settings.secret import Secret
 from penstock.store.rows import retention
 from penstock.testing.definitions import Json, definition, end
+from penstock.wire.edits import StepSkip, TokenMove
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, completion, number, selected, variables_of
 from tests.engine.test_calls import child_of, settle

@@ -11,6 +11,7 @@ import trio
 
 from penstock.engine.queues import fairness_order
 from penstock.store.db.connection import TrioConnection
+from penstock.store.rows.flow import ClaimScan
 from penstock.testing.definitions import definition, end, linear, service
 from penstock.wire.model import Job, JobRef
 from tests.engine.conftest import MakeDriver
@@ -114,7 +115,8 @@ async def test_a_crowded_type_of_the_queue_is_told_of_keys(driver: Driver) -> No
     polls, told = driver.engine.polls, list[tuple[str, str]]()
     driver.engine.events.key_opened.listen(lambda job_type, key: told.append((job_type, key)))
     for name, more in (("work", False), ("other", False), ("other", True)):
-        polls.claims.fairness_order.note(name, cursor="k", found=1, more=more, retry_s=None, took_s=0.0)
+        look = ClaimScan("k", int(more), 0, 0, None, (), None)
+        polls.claims.fairness_order.note(name, look, 1, keys_max=1, took_s=0.0)
         polls.hint_key("work", f"{name} {more}")
     assert told == [("work", "work False"), ("work", "other True")]
 

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from penstock.core.parsing.parsing import parse_definition
-from penstock.engine.instances.definition_use import DefinitionActivity, VersionCounts
 from penstock.engine.requests import ids
 from penstock.errors import BadRequest, NotFound
 from penstock.store.rows import definition_use as store
 from penstock.testing.definitions import definition, end, service
+from penstock.wire.definition_use import DefinitionActivity, VersionCounts
 from penstock.wire.repair import BulkRefusals, ChangedSteps, StepImpact
 from tests.engine.driver import Driver
 from tests.shapes import gateway, joining, task, user

@@ -125,9 +125,7 @@ async def test_a_chained_definition_is_parsed_without_a_lock(
             nursery.start_soon(driver.complete, await driver.one("x"))
             await asked.wait()
             await wait_until(lambda: _is_free(driver, instance))
-            assert (
-                not driver.engine.full_path.long.batcher.statistics().idle
-            )  # it waits there for its turn to be evaluated
+            assert not driver.engine.full_path.long.statistics().idle  # it waits there for its turn to be evaluated
             assert driver.engine.definitions.cached(1) is None
     (child,) = (await driver.engine.instances.list(InstanceFilter(definition_id="following"), 0, 10)).items
     assert (child.parent_instance_id, child.current_step_ids) == (instance, ["s0"])

@@ -8,7 +8,6 @@ import msgspec
 import psycopg
 import pytest
 
-from penstock.engine.repair.repair import VariablesEdit
 from penstock.engine.status import diagnosis as module
 from penstock.errors import BadRequest, Conflict, NotFound
 from penstock.store.db.connection import TrioConnection
@@ -16,6 +15,7 @@ from penstock.store.db.database import configure
 from penstock.store.rows import diagnosis as store
 from penstock.store.rows import variables
 from penstock.testing.definitions import definition, end, linear, service, step, timer
+from penstock.wire.edits import VariablesEdit
 from penstock.wire.queue import QueuePolicy, Rate
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, number

@@ -11,9 +11,9 @@ from psycopg import OperationalError
 
 from penstock.core.graph.definition import DefinitionLimits
 from penstock.core.parsing import form_hints
-from penstock.engine.definitions.drafts import DraftCheck, ExpressionCheck, ExpressionVerdict
 from penstock.errors import BadRequest, NotFound, PayloadTooLarge
 from penstock.testing.definitions import definition, end, linear, service, step
+from penstock.wire.drafts import DraftCheck, ExpressionCheck, ExpressionVerdict
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver
 from tests.shapes import assign, choose, wait

@@ -10,12 +10,12 @@ import trio
 
 from penstock.core.advance.for_each import STARTED_MAX_COUNT
 from penstock.engine.queues.variables import FOLD_MIN_DELTAS
-from penstock.engine.repair.repair import StepSkip, TokenMove
 from penstock.errors import LeaseLost
 from penstock.settings.secret import Secret
 from penstock.store.rows import retention
 from penstock.testing.definitions import Json, definition, end, timer
 from penstock.testing.invariants import assert_invariants
+from penstock.wire.edits import StepSkip, TokenMove
 from penstock.wire.model import Completion, ItemCounts, Job, Park
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, number, selected, variables_of

@@ -12,13 +12,13 @@ import trio
 
 from penstock.access.identity import Identity, set_identity
 from penstock.access.roles import read_grant
-from penstock.engine.instances.inbox import UserTask
 from penstock.errors import BadRequest, Conflict, Forbidden, NotFound, Unavailable
 from penstock.store.rows import inbox as store
 from penstock.testing.definitions import definition, end, timer
 from penstock.testing.invariants import find_broken
 from penstock.wire.model import UserTaskCompletion
 from penstock.wire.page import Count, Page
+from penstock.wire.user_task import UserTask
 from tests.engine.driver import Driver
 from tests.shapes import gateway, joining, task, user, wait
 

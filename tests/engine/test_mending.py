@@ -8,11 +8,11 @@ import msgspec
 import pytest
 import trio
 
-from penstock.engine.repair.repair import StepSkip, TokenMove
 from penstock.engine.repair.repair_commands import MoveCommand, SkipCommand
 from penstock.errors import BadRequest, Conflict, LeaseLost, NotFound
 from penstock.testing.definitions import definition, end, timer
 from penstock.testing.invariants import find_broken
+from penstock.wire.edits import StepSkip, TokenMove
 from penstock.wire.model import Park
 from tests.engine.driver import Driver, number
 from tests.shapes import assign, call, choose, gateway, joining, task, user, wait

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 import trio
 
-from penstock.engine.repair.migrations import MigrationRequest
 from penstock.errors import BadRequest, Conflict, LeaseLost, NotFound
 from penstock.settings import DispatchMode
 from penstock.testing.definitions import Json, definition, end, timer
 from penstock.testing.invariants import find_broken
+from penstock.wire.edits import MigrationRequest
 from penstock.wire.model import Park
 from penstock.wire.queue import QueuePolicy
 from tests.engine.conftest import MakeDriver

@@ -14,7 +14,6 @@ from penstock.engine.queues.activity import DEPTHS_KEPT, LAGS_KEPT, WORKERS_MAX,
 from penstock.engine.queues.waiters import Waiter, Waiters
 from penstock.engine.requests.answers import AnswerMemory
 from penstock.engine.status import attention, overview
-from penstock.engine.status.overview import OverviewView
 from penstock.errors import BadRequest
 from penstock.runtime.housekeeping import Housekeeping
 from penstock.runtime.retention import Retention
@@ -22,6 +21,7 @@ from penstock.store.rows.activity import QueueFacts
 from penstock.telemetry.metrics import Metrics
 from penstock.testing.definitions import linear
 from penstock.wire.attention import Attention
+from penstock.wire.overview import OverviewView
 from penstock.wire.queue import QueuePolicy
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver

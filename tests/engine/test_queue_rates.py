@@ -6,9 +6,10 @@ import pytest
 import trio
 
 from penstock.engine.queues import fairness_order
+from penstock.errors import BadRequest
 from penstock.testing.definitions import linear
 from penstock.wire.model import JobRef
-from penstock.wire.queue import QueuePolicy, Rate
+from penstock.wire.queue import QueuePolicy, Rate, burst_of, each_period
 from tests.engine.driver import Driver
 
 

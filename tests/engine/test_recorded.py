@@ -12,11 +12,11 @@ import pytest
 from psycopg import sql
 
 from penstock.engine.advance import recorded as taking
-from penstock.engine.repair.repair import StepSkip, VariablesEdit
 from penstock.errors import Conflict, JobCancelled, LeaseLost
 from penstock.settings import Secret
 from penstock.store.rows import recorded
 from penstock.testing.definitions import Json, definition, end, fork, service, step, timer
+from penstock.wire.edits import StepSkip, VariablesEdit
 from penstock.wire.model import Job
 from penstock.wire.queue import QueuePolicy
 from tests.engine.conftest import MakeDriver

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from penstock.engine.advance.commands import FoldCommand
-from penstock.engine.repair.repair import VariablesEdit
 from penstock.errors import BadRequest, Conflict, NotFound, PayloadTooLarge
 from penstock.testing.definitions import definition, end
 from penstock.testing.invariants import find_broken
+from penstock.wire.edits import VariablesEdit
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver
 from tests.shapes import gateway, joining, task, user

@@ -315,7 +315,7 @@ async def test_a_trigger_waits_for_who_holds_its_schedule(make_driver: MakeDrive
             runs.append(await driver.engine.schedules.trigger("nightly", None))
 
         async def is_lock_waiting() -> bool:
-            return driver.engine.firings.commit_queue.statistics().lock_waiting > 0
+            return driver.engine.firings.statistics().lock_waiting > 0
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trigger)

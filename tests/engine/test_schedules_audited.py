@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from penstock.access.identity import Identity, set_identity
-from penstock.access.roles import Permission
+from penstock.api.permission import Permission
 from penstock.engine.schedules import firings
 from penstock.errors import Conflict, NotFound
 from tests.engine.driver import Driver

@@ -12,14 +12,13 @@ import trio
 from psycopg.errors import QueryCanceled
 
 from penstock.engine.instances.instance_filter import InstanceFilter
-from penstock.engine.repair.migrations import MigrationRequest
-from penstock.engine.repair.repair import StepSkip, TokenMove, VariablesEdit
 from penstock.engine.requests.ids import show_instance
 from penstock.errors import BadRequest, Conflict, IdempotencyConflict, NotFound, Throttled
 from penstock.settings.secret import Secret
 from penstock.store.rows import instances as store
 from penstock.testing.definitions import definition, end, fork, linear, step
 from penstock.testing.invariants import assert_invariants
+from penstock.wire.edits import MigrationRequest, StepSkip, TokenMove, VariablesEdit
 from penstock.wire.model import Instance, Job, StartRequest, StartResult
 from penstock.wire.start import Debounce, Dedupe, Throttle
 from tests.engine.conftest import MakeDriver

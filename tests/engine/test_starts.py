@@ -350,7 +350,7 @@ async def test_a_found_instance_that_nobody_waits_for_holds_nothing(driver: Driv
     await driver.upload(linear(1))
     await driver.start("linear", {"text": "x" * 10_000}, instance_key="k")
     commit_queue, memory = driver.engine.starts.keyed, driver.engine.answer_memory
-    apply, go_on = commit_queue._apply_in, trio.Event()
+    apply, go_on = commit_queue.apply, trio.Event()
 
     async def held_up(*args: Any) -> None:
         await go_on.wait()

@@ -11,9 +11,9 @@ import pytest
 import trio
 
 from penstock.engine.instances.instances import FIRST_READ_BYTES
-from penstock.engine.repair.repair import VariablesEdit
 from penstock.engine.requests.answers import COPIES, MemoryReservation
 from penstock.errors import Conflict
+from penstock.wire.edits import VariablesEdit
 from penstock.wire.model import Instance, StartRequest, StartResult
 from penstock.wire.noun import text_bytes
 from penstock.wire.start import Debounce, Dedupe, Throttle

@@ -197,7 +197,7 @@ async def test_a_timer_that_fails_again_and_again_fails_its_instance(
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(advance._Run, "timer_fired", broken)
+    monkeypatch.setattr(advance, "timer_fired", broken)
     await driver.upload(review(timer("escalate", "PT1S"), kind=kind))
     view = await driver.start("test")
     driver.clock.advance(2)
@@ -224,7 +224,7 @@ async def test_how_often_a_timer_failed_outlives_the_engine_that_tried(
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(advance._Run, "timer_fired", broken)
+    monkeypatch.setattr(advance, "timer_fired", broken)
     driver = make_driver()
     await driver.upload(review(timer("escalate", "PT1S")))
     view = await driver.start("test")

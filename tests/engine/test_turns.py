@@ -9,12 +9,12 @@ import psycopg
 import pytest
 
 from penstock.engine.instances.instance_filter import InstanceFilter
-from penstock.engine.repair.repair import VariablesEdit
 from penstock.engine.schedules import firings
 from penstock.errors import BadRequest
 from penstock.store.db.database import WrittenApart
 from penstock.testing.definitions import definition, end, linear, service
 from penstock.testing.invariants import assert_invariants
+from penstock.wire.edits import VariablesEdit
 from penstock.wire.model import JobRef, Park
 from penstock.wire.queue import QueuePolicy
 from tests.engine.driver import Driver

@@ -332,7 +332,7 @@ async def test_who_hangs_up_has_started_nevertheless(
     engine: LocalEngine, monkeypatch: Any, resets: bool, inline: bool
 ) -> None:
     commit_queue, left, go_on = engine.engine.starts.commit_queue, trio.Event(), trio.Event()
-    apply = commit_queue._apply_in
+    apply = commit_queue.apply
 
     async def held_up(*args: Any) -> None:
         await go_on.wait()
@@ -367,7 +367,7 @@ async def test_a_server_cancelled_meanwhile_has_started_nevertheless(
     engine: LocalEngine, monkeypatch: Any, inline: bool
 ) -> None:
     commit_queue, begun, go_on = engine.engine.starts.commit_queue, trio.Event(), trio.Event()
-    apply = commit_queue._apply_in
+    apply = commit_queue.apply
 
     async def held_up(*args: Any) -> None:
         begun.set()
