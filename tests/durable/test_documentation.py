@@ -59,3 +59,14 @@ def test_what_the_page_says_is_missing_is_missing():
     missing = re.findall(r"`(\w+)`", PAGE.split("## What of Trio is missing")[1].split("A scope's")[0])
     assert len(missing) > 4
     assert [name for name in missing if hasattr(penstock.durable, name)] == []
+
+
+def test_the_page_of_agents_quotes_the_example():
+    def lines(text: str) -> str:
+        return "\n".join(line.strip() for line in text.splitlines() if line.strip() and '"""' not in line)
+
+    sources = [TOP / "examples" / "durable_agent.py", TOP / "examples" / "tests" / "test_durable_agent.py"]
+    example = "\n".join(lines(path.read_text()) for path in sources)
+    blocks = [lines(text) for _, text in BLOCK.findall(PAGES["durable-agents"])]
+    quoted = [block for block in blocks if block in example]
+    assert len(quoted) == len(blocks) - 2, "all but how to decide, and how to test"
