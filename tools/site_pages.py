@@ -9,6 +9,7 @@ picture that `penstock draw` makes of it.
 
 from __future__ import annotations
 
+import posixpath
 import re
 from importlib import import_module
 from pathlib import Path
@@ -45,12 +46,14 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     markdown = DRAWN.sub(r"\1\n![\g<name>.json, drawn](images/language/\g<name>.svg)", markdown)
     markdown = FILE.sub(r'```\1 title="\2"', markdown)
     top = page.file.src_uri in PAGES
+    folder = posixpath.dirname(page.file.src_uri) or "."
     markdown = re.sub(r"(src(?:set)?=\")docs/", r"\1", markdown) if top else markdown
 
     def turn(link: re.Match[str]) -> str:
         text, target, anchor = link.groups()
-        path = target.removeprefix("docs/") if top else target.removeprefix("../")
+        path = posixpath.normpath(posixpath.join(folder, target.removeprefix("docs/") if top else target))
+        path = path.removeprefix("../")  # from docs/ to the repository's top, which is the site's top, too
         inside = files.get_file_from_path(path) is not None
-        return f"[{text}]({path}{anchor})" if inside else text
+        return f"[{text}]({posixpath.relpath(path, folder)}{anchor})" if inside else text
 
     return LINK.sub(turn, markdown)

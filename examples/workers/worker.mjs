@@ -1,7 +1,7 @@
 // node worker.mjs: does jobs of the type greeting.say. Needs Node 18, and nothing else.
 const url = process.env.PENSTOCK_URL ?? "http://127.0.0.1:8080", token = process.env.PENSTOCK_TOKEN, workerId = `node-${process.pid}`;
 const pause = () => new Promise((resolve) => setTimeout(resolve, 1000));
-class BadInput extends Error {} // what trying again does not mend
+class BadInput extends Error {} // what trying again does not repair
 
 const say = async (variables) => {
   if (typeof variables?.name !== "string") throw new BadInput("the variable name is missing, or no text");

@@ -24,7 +24,15 @@ def guides() -> ModuleType:
 
 def test_every_page_that_runs_is_a_program(guides: ModuleType) -> None:
     pages = {page.stem: page for page in guides.guides()}
-    assert pages.keys() >= {"quickstart", "walkthrough", "kafka", "moving", "scaling", "operations", "other-languages"}
+    assert pages.keys() >= {
+        "quickstart",
+        "walkthrough",
+        "kafka",
+        "moving",
+        "scaling",
+        "upgrade-rehearsal",
+        "other-languages",
+    }
     for page in pages.values():
         said = page.read_text().count("\n<!-- runs")
         assert said == len(list(guides.blocks(page))), f"{page.name}: a comment that stands before no block"
