@@ -154,7 +154,7 @@ PAGES: Final[dict[str, Page]] = {
     "instances, failed for a cause": Page(listed(status="FAILED", cause="501 from bank"), 2_000),
     "instances, failed at a step": Page(listed(status="FAILED", definition_id="orders", step_id="pay"), 2_000),
     "instances, running": Page(listed(status="ACTIVE"), 4_000),
-    "instances, waiting": Page(listed(status="WAITING"), 2_000),
+    "instances, waiting": Page(listed(status="WAITING"), 2_500),
     "instances, of a definition": Page(listed(definition_id="orders"), 2_000),
     "instances, by business key": Page(listed(business_key="order-7"), 100),
     "instances, by its beginning": Page(listed(business_key_prefix="order-7777"), 2_000),

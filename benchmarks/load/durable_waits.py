@@ -15,7 +15,19 @@ from typing import Any
 import trio
 
 from benchmarks.load.durable import milliseconds, ready
-from penstock.durable import App, Cancelled, Run, move_on_after, run_info, sleep, step, workflow
+from penstock.durable import (
+    App,
+    Cancelled,
+    Run,
+    move_on_after,
+    receive,
+    run_info,
+    set_view,
+    sleep,
+    step,
+    update,
+    workflow,
+)
 
 STARTS_PER_S = 100
 DEADLINE_S = 4
@@ -23,6 +35,8 @@ DEADLINE_S = 4
 TICK_S = 0.05
 TICKS = 100_000
 SETTLE_S = 0.05
+KEYS = 100
+"""Values that one run shows."""
 PARKED = "parked"
 
 cancelled_at: dict[str, float] = {}
@@ -84,6 +98,73 @@ async def _cancelled(run: Run[Any]) -> float:
     return cancelled_at.pop(run.instance_id) - began
 
 
+shown_at: list[float] = []
+
+
+@workflow
+async def showing(count: int) -> None:
+    """Shows a value for each message, and says when."""
+    for number in range(count):
+        await receive("show", int)
+        set_view(number, key=str(number))
+        shown_at.append(time.perf_counter())
+        if number >= KEYS - 1:
+            return
+
+
+async def views(options: argparse.Namespace) -> dict[str, float]:
+    """From `set_view` to who waits for the value: in the engine that has the run, and in another one. Then from a call
+    of an update to its answer."""
+    async with (
+        App(showing, calls, at=options.dsn, migrate=True) as app,
+        App(at=options.dsn) as other,
+    ):
+        await ready()
+        here = await _views_seen(app, app, options.count)
+        there = await _views_seen(app, other, options.count)
+        run, asked = await app.start(calls), list[float]()
+        for number in range(options.count):
+            began = time.perf_counter()
+            await run.ask("double", number)
+            asked.append(time.perf_counter() - began)
+        await run.cancel()
+    return {
+        **_shares("view", sorted(here)),
+        **_shares("view_other", sorted(there)),
+        **_shares("ask", sorted(asked)),
+    }
+
+
+async def _views_seen(app: App, other: App, count: int) -> list[float]:
+    late: list[float] = []
+    while len(late) < count:
+        number_of = min(KEYS, count - len(late))
+        started = await app.start(showing, number_of)
+        run = await other.get(started.instance_id)
+        for number in range(number_of):
+
+            async def wait(key: str = str(number), run: Run[Any] = run) -> None:
+                await run.view(key, timeout_s=60)
+                late.append(time.perf_counter() - shown_at[-1])
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(wait)
+                await trio.sleep(SETTLE_S)  # it waits
+                await started.send("show", number)
+    return late
+
+
+@workflow
+async def calls() -> None:
+    """Is called until it is cancelled."""
+
+    @update
+    def double(number: int) -> int:
+        return 2 * number
+
+    await sleep("1 day")
+
+
 async def lateness(options: argparse.Namespace) -> dict[str, float]:
     """How late parked runs learn that their deadlines are over."""
     late: list[float] = []
@@ -123,7 +204,7 @@ def _shares(name: str, ordered: list[float]) -> dict[str, float]:
 
 
 def main() -> None:
-    measures = {"cancel": cancels, "lateness": lateness, "serve": serve}
+    measures = {"cancel": cancels, "views": views, "lateness": lateness, "serve": serve}
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("dsn")
     parser.add_argument("what", choices=list(measures))

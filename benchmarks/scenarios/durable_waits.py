@@ -63,6 +63,12 @@ def run_cancel(bench: Bench) -> Run:
     return bench.run_of(told, began)
 
 
+def run_views(bench: Bench) -> Run:
+    began = time.monotonic()
+    told, _, _ = measure(bench, "views", load=LOAD, count=bench.size(300, 40))
+    return bench.run_of(told, began)
+
+
 def run_lateness(bench: Bench, *, parked: int, quick_parked: int) -> Run:
     began = time.monotonic()
     number = bench.size(parked, quick_parked)
@@ -92,6 +98,15 @@ SCENARIOS = [
         (
             Bound(figure="cancel_p99_ms", row="cancel → Cancelled in the same engine ≤ 20 ms (p99)", at_most=20),
             Bound(figure="cancel_other_p99_ms", row="cancel → Cancelled from another ≤ 100 ms (p99)", at_most=100),
+        ),
+    ),
+    Scenario(
+        "durable-views",
+        "Durable functions: who waits sees a view; calls are answered",
+        run_views,
+        (
+            Bound(figure="view_p50_ms", row="set_view → who waits in the same engine ≤ 50 ms (p50)", at_most=50),
+            Bound(figure="view_other_p50_ms", row="set_view → who waits at another engine ≤ 50 ms (p50)", at_most=50),
         ),
     ),
     *(
