@@ -16,7 +16,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock.wire import batch, model, repair, schedule
+from penstock.wire import batch, model, repair, schedule, update
 from penstock.wire import penstock_v1 as w
 from penstock.wire import workflow_v1 as m
 from penstock.wire.codec import (
@@ -126,13 +126,13 @@ def whole_messages(kind: type[msgspec.Struct], package: str) -> st.SearchStrateg
 
 
 def is_shared(kind: type[msgspec.Struct]) -> bool:
-    return kind.__module__ in (model.__name__, schedule.__name__, repair.__name__, batch.__name__)
+    return kind.__module__ in (model.__name__, schedule.__name__, repair.__name__, batch.__name__, update.__name__)
 
 
 def google_class(google: Google, name: str, package: str) -> Any:
     if package == m.PACKAGE:
         return getattr(google.workflow, name)
-    files = (google.penstock, google.schedules, google.repair, google.batches)
+    files = (google.penstock, google.schedules, google.updates, google.repair, google.batches, google.runs)
     return next(vars(file)[name] for file in files if name in vars(file))
 
 
