@@ -224,7 +224,7 @@ def send_a_signal(person: Person) -> None:
 def cancel_test_instances(person: Person) -> None:
     tests = f"{person.sizes.tests:,}"
     person.click("link", "Instances")
-    person.click_on(person.page.get_by_label("Definition", exact=True))
+    person.click_on(person.page.get_by_role("textbox", name="Definition", exact=True))
     person.type("load-test")
     person.press("Enter")
     person.see(f"{tests} match")
