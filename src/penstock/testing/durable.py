@@ -644,7 +644,7 @@ def _ended(run: Activation) -> Outcome | Record:
 
 
 def _filled_the_stack(error: BaseException | None) -> bool:
-    """Whether the run ended where Python's stack was full, which depends on the frames below it."""
+    """Return whether the run ended as Python's stack was full, which depends on the frames below it."""
     if isinstance(error, BaseExceptionGroup):
         return any(_filled_the_stack(each) for each in error.exceptions)
     return isinstance(error, RecursionError)
