@@ -18,6 +18,7 @@ import trio
 
 from chaos.archives import retry_while_archiving
 from chaos.commits import promote_standby, terminate_in_commit
+from chaos.operators import operate_under_kills
 from chaos.processes import EngineProcess, Process, WorkerProcess
 from chaos.rig import ANSWER_TIMEOUT_S, DATABASE, Rig
 from chaos.server import MAX_CONNECTIONS, ROLE
@@ -399,6 +400,7 @@ FAULTS: dict[str, Fault] = {
     "beat-through-both": Fault("one job, heart-beaten through both engines", beat_through_both),
     "nights": Fault("a day passes, with new partitions, again and again", roll_over, NIGHTS),
     "retry-while-archiving": Fault("old failures are archived, and retried meanwhile", retry_while_archiving, ARCHIVE),
+    "operate-under-kills": Fault("deletions, acknowledgements and lists through a killed engine", operate_under_kills),
     "engine-network": Fault("faults between workers and engines", engine_network, ENGINE_PROXY),
 }
 

@@ -51,6 +51,14 @@ async def test_work_in_the_middle_holds_up_nobody_else(directory: Path) -> None:
 
 
 @pytest.mark.slow(reason="attacks engine processes for seconds")
+async def test_what_operators_delete_and_acknowledge_is_done_once(directory: Path) -> None:
+    name = "operate-under-kills"
+    report = await run(Attack(name, [name], "suite-5", 1, RATE), directory, replay=[Struck(0.1, 0, name)])
+    assert not report.broken, show(report)
+    assert report.counts["rounds of an operator under kills"] >= 1
+
+
+@pytest.mark.slow(reason="attacks engine processes for seconds")
 @pytest.mark.parametrize("name", ["terminate-in-commit", "promote-standby"])
 async def test_nothing_acknowledged_is_lost_or_doubled_around_a_commit(directory: Path, name: str) -> None:
     twice = [Struck(1, 0, name), Struck(2, 1, name)]

@@ -10,9 +10,17 @@ import msgspec
 from penstock.core.rules.state import InstanceStatus
 from penstock.engine.queues.journal_items import AppendAnswer, ClaimedRun, JournalPage, NewRecord, RunEnd, RunLease
 from penstock.engine.runs.code import CodeWorkflow
+from penstock.engine.schedules.declared import InCode
+from penstock.wire.queue import QueuePolicy
+from penstock.wire.schedule import ScheduleSpec
 from tests.engine.driver import Driver
 
 ORDER = CodeWorkflow("order")
+LEFT = """SELECT x.kind FROM (
+  SELECT 'definition', id FROM definition WHERE id NOT IN (SELECT id FROM active_version WHERE key = 0)
+  UNION ALL SELECT 'queue', name FROM queue UNION ALL SELECT 'schedule', name FROM schedule) x (kind, name)
+WHERE x.name = %s ORDER BY 1"""
+"""What of a workflow nobody has deleted."""
 HOLDER = "e0.0123abcd/shop-1"
 DONE, FAILED, STOPPED, CLOCK, RETRY = 1, 2, 3, 5, 9
 
@@ -58,3 +66,17 @@ async def read(driver: Driver, held: RunLease, after: int = 0) -> JournalPage:
 
 async def paths(driver: Driver, held: RunLease) -> list[str]:
     return [record.path for record in (await read(driver, held)).records]
+
+
+async def undeclared(driver: Driver, name: str) -> None:
+    """A workflow whose code had a schedule and a queue with limits of that name, and has them no more."""
+    workflow, engine = CodeWorkflow(name), driver.engine
+    await engine.code.register(workflow, anew=True)
+    spec, policy = msgspec.json.encode(ScheduleSpec(every="P1D")), msgspec.json.encode(QueuePolicy([], concurrency=10))
+    await engine.declarations.register(workflow, InCode(spec, name, policy))
+    await engine.declarations.register(workflow, InCode())
+
+
+def left(driver: Driver, name: str) -> list[str]:
+    """Return which of the workflow, its queue and its schedule nobody has deleted."""
+    return [kind for (kind,) in driver.rows(LEFT, name)]

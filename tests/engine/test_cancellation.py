@@ -77,6 +77,8 @@ LATER = definition(
     step("ask", "USER_TASK", nextStep="wait"), step("wait", "WAIT", nextStep="end"), end(), definition_id="later"
 )
 
+KINDS = ("definition", "queue", "schedule")
+"""What code has, and is deleted."""
 CHILD = definition(service("task", "end"), end(), definition_id="child")
 CALLER = definition(call("call", "child", output={"y": "${result.y}"}), end(), definition_id="caller")
 
@@ -602,6 +604,23 @@ async def withdraw(driver: Driver, key: str) -> LockedBatch:
     return LockedBatch(key, lambda: driver.engine.overview.withdraw(key))
 
 
+def deleting(kind: str) -> Prepare:
+    """What no code has any more."""
+
+    async def prepare(driver: Driver, key: str) -> LockedBatch:
+        await runs.undeclared(driver, key)
+        engine = driver.engine
+        delete = {"definition": engine.code.delete, "queue": engine.queues.delete, "schedule": engine.schedules.delete}
+        return LockedBatch(key, lambda: delete[kind](key))
+
+    return prepare
+
+
+async def list_what_code_has(driver: Driver, key: str) -> LockedBatch:
+    await runs.undeclared(driver, key)
+    return LockedBatch(key, lambda: driver.engine.declarations.list(None, 10))
+
+
 async def what_needs_somebody(driver: Driver, key: str) -> LockedBatch:
     driver.engine.overview.forget()
     return LockedBatch(key, driver.engine.overview.attention)
@@ -734,6 +753,10 @@ SCENARIOS: dict[str, Prepare] = {
     "an acknowledgement": acknowledge,
     "an acknowledgement that is withdrawn": withdraw,
     "what needs somebody": what_needs_somebody,
+    "a durable workflow that is deleted": deleting("definition"),
+    "a queue that is deleted": deleting("queue"),
+    "a schedule that is deleted": deleting("schedule"),
+    "a list of what code has": list_what_code_has,
     "the audit list": list_audit,
     "a list of what a bulk operation did": list_of_a_bulk_operation,
     "a list by the last change": list_by_change,
@@ -817,6 +840,17 @@ def check_acknowledged(driver: Driver) -> None:
     assert sorted(driver.rows("SELECT key FROM acknowledged")) == sorted(noted)
 
 
+def check_deleted(driver: Driver, key: str, attempt: CancelledAttempt[Any], name: str) -> None:
+    """What was deleted is in the audit trail, and nothing else is gone; without a cancel it is deleted."""
+    made = driver.rows("SELECT FROM definition WHERE id = %s", key)
+    left = runs.left(driver, key)
+    noted = driver.rows("SELECT kind FROM audit WHERE detail = %s AND kind ~ '^(DEFINITION|QUEUE|SCHEDULE)_DEL'", key)
+    gone = sorted(f"{kind.upper()}_DELETED" for kind in KINDS if made and kind not in left)
+    assert gone == sorted(kind for (kind,) in noted)
+    if name.endswith(" is deleted") and not attempt.cancelled:
+        assert len(gone) == 1
+
+
 def heard_of(result: Any) -> set[str]:
     """The ids of the jobs, and of the runs' jobs, that a poll answered."""
     if not isinstance(result, list):
@@ -882,6 +916,7 @@ async def test_cancelled_at_every_point(driver: Driver, name: str) -> None:
                 check_before_or_after(before, state(driver, key), after, attempt)
             check_nothing_is_left(driver, attempt)
             check_acknowledged(driver)
+            check_deleted(driver, key, attempt, name)
             await finish(driver, key)
             assert trio.lowlevel.current_statistics().tasks_living == tasks
             if not attempt.fired:
@@ -939,6 +974,7 @@ async def test_a_cancelled_engine_leaves_the_state_before_or_after(driver: Drive
             await driver.due(OWN_DELIVERY_S + 1)
         check_before_or_after(before, state(driver, key), after, attempt)
         check_acknowledged(driver)
+        check_deleted(driver, key, attempt, name)
         await finish(driver, key)
         if not attempt.fired:
             return

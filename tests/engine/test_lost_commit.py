@@ -16,6 +16,7 @@ import pytest
 import trio
 
 from penstock.engine.instances.batches import BatchStart
+from penstock.errors import NotFound
 from penstock.runtime.supervise import forever
 from penstock.store.db.database import AWAY
 from penstock.testing.definitions import Json, definition, end, fork, linear, service, step
@@ -425,6 +426,30 @@ async def test_an_acknowledgement(cut_driver: Driver, proxy: Proxy, committed: b
     assert cut_driver.rows("SELECT key, count FROM acknowledged") == [(f"cause:{MARK}", 1)]
     await overview.withdraw(f"cause:{MARK}")
     assert cut_driver.rows("SELECT key FROM acknowledged") == []
+
+
+@pytest.mark.parametrize("kind", ["definition", "queue", "schedule"])
+async def test_a_deletion(cut_driver: Driver, proxy: Proxy, committed: bool, kind: str) -> None:
+    """Of what no code has any more. Who asks is told that nobody knows, and may ask again: it is deleted once."""
+    engine = cut_driver.engine
+    await runs.undeclared(cut_driver, "order")
+    delete = {"definition": engine.code.delete, "queue": engine.queues.delete, "schedule": engine.schedules.delete}
+    cut = proxy.cut_at(b"COMMIT", committed=committed)
+    with trio.fail_after(60), pytest.raises(AWAY):
+        await delete[kind]("order")
+    assert cut.done.is_set()
+    all_kinds = sorted(delete)
+    assert runs.left(cut_driver, "order") == [each for each in all_kinds if each != kind or not committed]
+    if committed:
+        with pytest.raises(NotFound):
+            await delete[kind]("order")
+    else:
+        await delete[kind]("order")
+    assert runs.left(cut_driver, "order") == [each for each in all_kinds if each != kind]
+    noted = cut_driver.rows("SELECT detail FROM audit WHERE kind = %s", f"{kind.upper()}_DELETED")
+    assert noted == [("order",)]
+    declared = (await engine.declarations.list(None, None)).items
+    assert [each.state for each in declared] == ["NOT_IN_CODE"] * 2
 
 
 async def test_a_skip(cut_driver: Driver, proxy: Proxy, committed: bool) -> None:
