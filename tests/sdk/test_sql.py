@@ -96,6 +96,19 @@ def test_psycopg(database_dsn: str, eyes: psycopg.Connection[Any], rows: str, au
         Requests(connection, schema='no %s "such').start("orders")
 
 
+def test_psycopg_in_two_phases(database_dsn: str, eyes: psycopg.Connection[Any]) -> None:
+    with psycopg.connect(database_dsn) as connection:
+        for number, end in ((1, connection.tpc_rollback), (2, connection.tpc_commit)):
+            connection.tpc_begin(f"penstock-{number}")
+            connection.execute("SET LOCAL penstock.notify = off")
+            instance = ask(Requests(connection, schema="public"))
+            connection.tpc_prepare()
+            assert asked(eyes) == []
+            end()
+    assert asked(eyes) == ALL
+    assert ids(eyes) == {instance}
+
+
 def test_psycopg_awaited(database_dsn: str, eyes: psycopg.Connection[Any]) -> None:
     async def test() -> str:
         async with await psycopg.AsyncConnection.connect(database_dsn) as connection:

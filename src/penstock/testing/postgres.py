@@ -43,6 +43,7 @@ TEST_SETTINGS = {
     "shared_buffers": "128MB",
     "autovacuum_naptime": "1min",
     "max_wal_size": "512MB",
+    "max_prepared_transactions": "20",  # for tests of programs that commit in two phases
 }
 FAST_SETTINGS = {**TEST_SETTINGS, "fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 
