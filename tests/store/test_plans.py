@@ -23,6 +23,7 @@ from penstock.core.advance.completion import Question
 from penstock.core.rules.search_attributes import Wanted
 from penstock.engine.advance.timers import DUE_MAX
 from penstock.engine.engine import Engine
+from penstock.engine.instances.instances import COUNT_MAX
 from penstock.settings import Settings
 from penstock.store.db import arrays
 from penstock.store.db.connection import TrioConnection
@@ -217,6 +218,16 @@ def sorted_by_key(limit: int, **filters: Any) -> Call:
     return page
 
 
+def sorted_by_time(limit: int, *, ended: bool, **filters: Any) -> Call:
+    async def page(connection: TrioConnection, _: list[ClaimedJob]) -> list[Any]:
+        wrapped, wanted = cast(Any, InTransaction(connection)), Listed(**filters)
+        most, after = COUNT_MAX, instances.TimePlace()
+        read = await instances.find_by_time(wrapped, wanted, after, limit, most=most, ended=ended)
+        return ["too many"] if read is None else read[0]
+
+    return page
+
+
 async def history(connection: TrioConnection, _: list[ClaimedJob]) -> list[Any]:
     read = await instances.history(connection, BASE + 4 * 100 + 2)
     return [] if read is None else read[1]
@@ -347,6 +358,8 @@ async def count_code(connection: TrioConnection, _: list[ClaimedJob]) -> list[An
     return [None] * await definitions.count_code(connection, "shop", 1_000)
 
 
+SOME = {"since": BASE, "until": BASE + 4 * 1_000}
+AS_MANY = {"since": BASE, "until": BASE + 2 * COUNT_MAX}
 CASES = {
     "open runs of a workflow": Case(open_of(1), 1, 60),
     "open runs of a rare workflow": Case(open_of(2), 1, 80),
@@ -412,6 +425,7 @@ CASES = {
     ),
     "due_timers": Case(lambda c, _: timers.due(c, DUE_MAX), 1, 12),  # the next one
     "due_timers with all of them due": Case(backlog, DUE_MAX, 1000),
+    "watch": Case(lambda c, _: c.fetch(SQL["watch_marks"], (arrays.ints(range(BASE, BASE + 4 * 50, 2)),)), 100, 3_000),
     "list of blocked ones": Case(found(status=instances.BLOCKED), 50, 700),
     "list of what a bulk operation did": Case(found(bulk=3), 50, 700),
     "list of what is left of it": Case(found(bulk=3, status="COMPLETED"), 50, 1_400),
@@ -489,6 +503,17 @@ CASES = {
         found(status="COMPLETED", definitions=[1], oldest=True), 50, 300
     ),
     "list by business key, sorted": Case(sorted_by_key(limit=20), 20, 200),
+    "list by end": Case(sorted_by_time(50, ended=True, **SOME), 50, 300),
+    "list by change": Case(sorted_by_time(50, ended=False, **SOME), 50, 15_000),
+    "list by end of as many as are sorted": Case(sorted_by_time(50, ended=True, **AS_MANY), 50, 2_000),
+    "list by change of as many as are sorted": Case(sorted_by_time(50, ended=False, **AS_MANY), 50, 75_000),
+    "list by change of too many": Case(sorted_by_time(50, ended=False), 1, 1_000),
+    "list FAILED by end": Case(sorted_by_time(20, ended=True, status="FAILED"), 20, 5_000),
+    "list WAITING by change": Case(sorted_by_time(50, ended=False, status="WAITING"), 50, 100_000),
+    "list by end of a rare definition": Case(sorted_by_time(2, ended=True, definitions=[2]), 2, 2_000),
+    "list ACTIVE by change of a rare definition": Case(
+        sorted_by_time(2, ended=False, status="ACTIVE", definitions=[2]), 2, 4_000
+    ),
     "list by business key prefix, sorted": Case(sorted_by_key(key_prefix="order-1003", limit=2), 2, 60),
     "list ACTIVE by business key, sorted": Case(sorted_by_key(status="ACTIVE", limit=20), 20, 600),
 }  # fmt: skip

@@ -299,11 +299,13 @@ SELECT l.id, l.at FROM (
 WHERE (l.at, l.id) < ($2::bigint, $3::bigint) ORDER BY l.at DESC, l.id DESC LIMIT $4::int
 
 -- name: sort_changed
--- As `sort_ended`, by when they last changed: ended, or came to a step that is open, or somebody took its job.
+-- As `sort_ended`, by when they last changed: ended, or came to a step that is open, or somebody took its job. With OR in
+-- place of the two subselects each instance read all tokens where the plan was made while the table was empty.
 SELECT l.id, l.at FROM (
-  SELECT i.id, (extract(epoch FROM coalesce(i.ended_at, (
-    SELECT max(greatest(t.entered_at, t.claimed_at)) FROM token t
-    WHERE t.id = i.id OR (t.instance_id = i.id AND t.id <> t.instance_id)), i.started_at)) * 1000000)::bigint AS at
+  SELECT i.id, (extract(epoch FROM coalesce(i.ended_at, greatest(
+    (SELECT max(greatest(t.entered_at, t.claimed_at)) FROM token t WHERE t.id = i.id),
+    (SELECT max(greatest(t.entered_at, t.claimed_at)) FROM token t
+     WHERE t.instance_id = i.id AND t.id <> t.instance_id)), i.started_at)) * 1000000)::bigint AS at
   FROM instance i WHERE i.id = ANY($1::bigint[])) l
 WHERE (l.at, l.id) < ($2::bigint, $3::bigint) ORDER BY l.at DESC, l.id DESC LIMIT $4::int
 
