@@ -10,7 +10,7 @@ import { Empty } from "../parts/states";
 import { Listing } from "../parts/table";
 import { Ago, bothZones } from "../parts/time";
 import { useCan } from "../session";
-import { StartDialog, UploadFileDialog } from "./start";
+import { StartDialog, UploadFileDialog } from "./places";
 
 const ACTIVITY_MS = 60_000;
 /** Counted no further (engine/instances/definition_use.py). */

@@ -10,10 +10,11 @@ import { Icon } from "../parts/icons";
 import { Empty, Problem, Skeleton } from "../parts/states";
 import { InstanceStatusBadge } from "../parts/status";
 import { Ago } from "../parts/time";
-import { BulkPane, type Chosen, type Outcome, Running } from "./bulk";
+import type { Chosen, Outcome } from "./bulk";
+import { Running } from "./bulkrunning";
+import { BulkPane, StartDialog } from "./places";
 import { useCan } from "../session";
 import { useWatch } from "../watch/watch";
-import { StartDialog } from "./start";
 
 const STATUSES = ["ACTIVE", "WAITING", "FAILED", "COMPLETED", "CANCELLED"] as const;
 const WORDS: Record<string, string> = { ACTIVE: "Running", WAITING: "Waiting", FAILED: "Failed", COMPLETED: "Completed", CANCELLED: "Cancelled" };

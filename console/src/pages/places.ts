@@ -9,6 +9,12 @@ export const QueuesPage = later(() => import("./queues").then((page) => page.Que
 export const SchedulesPage = later(() => import("./schedules").then((page) => page.SchedulesPage));
 export const AuditPage = later(() => import("./audit").then((page) => page.AuditPage));
 export const BatchesPage = later(() => import("./batches").then((page) => page.BatchesPage));
+export const BulkPage = later(() => import("./bulk").then((page) => page.BulkPage));
+export const BulkOperationPage = later(() => import("./bulk").then((page) => page.BulkOperationPage));
+export const BulkPane = later(() => import("./bulk").then((page) => page.BulkPane));
+export const SearchPage = later(() => import("./search").then((page) => page.SearchPage));
+export const StartDialog = later(() => import("./start").then((page) => page.StartDialog), () => null);
+export const UploadFileDialog = later(() => import("./start").then((page) => page.UploadFileDialog), () => null);
 export const SqlRequestsPage = later(() => import("./sqlrequests").then((page) => page.SqlRequestsPage));
 export const EnginesPage = later(() => import("./engines").then((page) => page.EnginesPage));
 export const JobsPage = later(() => import("./jobs").then((page) => page.JobsPage));
@@ -32,12 +38,16 @@ const PLACES: Record<string, { list?: AnyPage; one?: AnyPage }> = {
   modeller: { list: ModellerPage, one: ModellerPage },
   audit: { list: AuditPage },
   batches: { list: BatchesPage },
+  bulk: { list: BulkPage, one: BulkOperationPage },
+  search: { list: SearchPage },
   "sql-requests": { list: SqlRequestsPage },
   engines: { list: EnginesPage },
   settings: { list: SettingsPage },
   failures: { list: FailuresPage },
   queues: { list: QueuesPage },
 };
+/** What the pages of the first file show only when it is asked for. */
+const PARTS: AnyPage[] = [BulkPane, StartDialog, UploadFileDialog];
 
 /** Parts of a path below the console's own. */
 export function partsOf(path: string): string[] {
@@ -53,7 +63,7 @@ export function loadPage(path: string): void {
 
 /** One after the other, each when there is nothing else to do; what it gives ends it. */
 export function loadAll(): () => void {
-  const pages = [...new Set(Object.values(PLACES).flatMap(({ list, one }) => [list, one]).filter((page) => page !== undefined))];
+  const pages = [...new Set(Object.values(PLACES).flatMap(({ list, one }) => [list, one]).filter((page) => page !== undefined)), ...PARTS];
   let takeBack = () => {};
   const next = () => {
     const page = pages.pop();

@@ -9,7 +9,8 @@ export interface Later<Props> {
   load: () => Promise<ComponentType<Props>>;
 }
 
-export function later<Props extends object>(load: () => Promise<ComponentType<Props>>): Later<Props> {
+/** Until it is there `Waiting` stands in its place. */
+export function later<Props extends object>(load: () => Promise<ComponentType<Props>>, Waiting: ComponentType = Skeleton): Later<Props> {
   let found: ComponentType<Props> | undefined;
   let loading: Promise<ComponentType<Props>> | undefined;
   const once = () =>
@@ -27,7 +28,7 @@ export function later<Props extends object>(load: () => Promise<ComponentType<Pr
       if (!Shown) once().then((page) => show(() => page), fail);
     }, [Shown]);
     if (error) throw error; // to the page's boundary
-    return Shown ? <Shown {...props} /> : <Skeleton />;
+    return Shown ? <Shown {...props} /> : <Waiting />;
   }
   return Object.assign(Page, { load: once });
 }
