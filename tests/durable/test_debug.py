@@ -19,10 +19,13 @@ import trio
 
 from penstock.access.tokens import make_token
 from penstock.cli.debug import run_debug
-from penstock.durable import App, open_nursery, receive, sleep, step, workflow
-from penstock.durable.check import SavedRun
+from penstock.cli.runs import on_run
+from penstock.durable import App, RunFailed, open_nursery, receive, sleep, step, workflow
+from penstock.durable.backend import SavedPage
+from penstock.durable.check import SavedRun, replay_run, save_run
 from penstock.durable.debug import find_place
 from penstock.testing import Message, run_workflow
+from penstock.wire.model import Instance
 from tests.durable.served import serving
 from tests.waiting import wait_until
 
@@ -227,6 +230,56 @@ async def test_a_run_is_debugged_where_it_is(at: str, monkeypatch: pytest.Monkey
         assert began == []
         await run.send("approval", "ann")
         assert await run.result(timeout_s=REPLY_MAX_S) == "9 by ann"
+
+
+@workflow
+async def priced(result: int, schedule: str = "", *, records: int = 1, fails: bool = False) -> int:
+    if fails:
+        raise ValueError(f"{result} {schedule} {records}")
+    return await reserve(result)
+
+
+async def test_arguments_named_as_what_a_run_shows_are_kept(at: str):
+    """A run that has completed shows its result among its variables; that is no argument."""
+
+    async def save(instance_id: str) -> SavedRun:
+        return await trio.to_thread.run_sync(lambda: on_run(instance_id, at, None, save_run))
+
+    async with App(priced, name="shop", at=at) as app:
+        run = await app.start(priced, 21, "nightly", records=3, id="p-1")
+        assert await run.result(timeout_s=REPLY_MAX_S) == 42
+        saved = await save(run.instance_id)
+        given = {"result": 21, "schedule": "nightly", "records": 3, "fails": False}
+        assert {**given, **json.loads(saved.arguments)} == given
+        assert "21" in saved.arguments
+        assert find_place(priced, saved).how == "completed"
+        assert replay_run(priced, saved).finding is None
+        failed = await app.start(priced, 21, "nightly", fails=True, id="p-2")
+        with pytest.raises(RunFailed, match="21 nightly 1"):
+            await failed.result(timeout_s=REPLY_MAX_S)
+        saved = await save(failed.instance_id)
+        assert json.loads(saved.arguments)["result"] == 21
+        assert find_place(priced, saved).how == "failed"
+
+
+class OlderEngine:
+    def __init__(self, status: str) -> None:
+        self._status = status
+
+    async def look(self, instance_id: str) -> Instance:
+        shown = msgspec.Raw(b'{"result": 42, "schedule": "nightly"}')
+        return Instance(id=instance_id, status=self._status, variables=shown)
+
+    async def tree(self, instance_id: str) -> dict[str, Any]:
+        return {"workflow": "priced", "version": 1}
+
+    async def records(self, instance_id: str, after: int) -> SavedPage:
+        return SavedPage([], more=False, began_at=float(after), arguments=None)
+
+
+async def test_an_older_engine_says_no_arguments_and_the_shown_ones_are_taken():
+    for status, kept in (("COMPLETED", ["schedule"]), ("FAILED", ["result", "schedule"])):
+        assert list(json.loads((await save_run(OlderEngine(status), "1f")).arguments)) == kept
 
 
 async def test_who_may_read_may_debug(database_dsn: str, tmp_path: Path, capsys):

@@ -65,6 +65,16 @@ class RecordPage(msgspec.Struct, frozen=True):
     more: bool = False
 
 
+class SavedPage(NamedTuple):
+    """Records of one run, in order, for a replay. ``more``: there are others. ``began_at``: when the time of the run
+    began. ``arguments``: what it was started with, of the first page; None: the engine is older and does not say."""
+
+    records: list[Record]
+    more: bool
+    began_at: float
+    arguments: str | None
+
+
 class LeasedRun(msgspec.Struct, frozen=True):
     """A run under this executor's lease. ``key`` is the backend's own name for it, ``id`` the instance's, ``name`` the
     id that it was started with where that is known.

@@ -16,7 +16,7 @@ import trio
 import trio.lowlevel
 
 from penstock.durable.activation import Activation, Still
-from penstock.durable.backend import RecordPage
+from penstock.durable.backend import RecordPage, SavedPage
 from penstock.durable.step import Step
 from penstock.durable.workflow import Workflow
 from penstock.kernel.errors import Blocked, Mismatch, Undecodable
@@ -160,31 +160,38 @@ class JournalReader(Protocol):
         """Its branches, as REST shows them."""
         ...
 
-    async def records(self, instance_id: str, after: int) -> tuple[list[Record], bool, float]:
-        """Records beyond a position, whether there are more, and when the time of the run began."""
+    async def records(self, instance_id: str, after: int) -> SavedPage:
+        """Return a page of its journal beyond a position."""
         ...
 
 
 async def save_run(journals: JournalReader, instance_id: str) -> SavedRun:
     """Return a run with its whole journal."""
-    instance = await journals.look(instance_id)
-    arguments: dict[str, Any] = msgspec.json.decode(json_text(instance.variables))
-    if instance.completed_at is not None:
-        arguments.pop("result", None)
     code = await journals.tree(instance_id)
-    records, more, began_at = await journals.records(instance_id, 0)
-    while more:
-        page, more, _ = await journals.records(instance_id, records[-1].pos)
-        records += page
+    page = await journals.records(instance_id, 0)
+    records, arguments, began_at = list(page.records), page.arguments, page.began_at
+    while page.more:
+        page = await journals.records(instance_id, records[-1].pos)
+        records += page.records
+    given = _arguments_shown(await journals.look(instance_id)) if arguments is None else msgspec.json.decode(arguments)
     return SavedRun(
         workflow=code["workflow"],
         version=code["version"],
         run_id=instance_id,
-        arguments=msgspec.json.encode(arguments).decode(),
+        arguments=msgspec.json.encode(given).decode(),
         started_at=began_at,
         records=records,
         rules=RULES,
     )
+
+
+def _arguments_shown(instance: Instance) -> dict[str, Any]:
+    """Return what a run was started with, as an older engine shows it: the result of a completed one stands in the
+    place of an argument with that name."""
+    variables: dict[str, Any] = msgspec.json.decode(json_text(instance.variables))
+    if instance.status == "COMPLETED":
+        variables.pop("result", None)
+    return variables
 
 
 class Replay:

@@ -29,6 +29,7 @@ from penstock.durable.backend import (
     RecordPage,
     Refused,
     RunLeaseLost,
+    SavedPage,
     Shown,
     StartedRun,
     Stored,
@@ -354,10 +355,14 @@ class LocalRuns:
                 for run, page in runs
             ]
 
-    async def records(self, instance_id: str, after: int) -> tuple[list[Record], bool, float]:
-        """Records beyond a position, whether there are more, and when the time of the run began."""
-        page = await told(self._engine.runs.records(instance_id, f"{after:x}" if after else None))
-        return list(map(_read_record, page.records)), page.more, await told(self._engine.runs.began_at(instance_id))
+    async def records(self, instance_id: str, after: int) -> SavedPage:
+        """Return a page of a run's journal beyond a position."""
+        runs = self._engine.runs
+        page = await told(runs.records(instance_id, f"{after:x}" if after else None))
+        arguments = None if after else (await told(runs.arguments(instance_id))).decode()
+        return SavedPage(
+            list(map(_read_record, page.records)), page.more, await told(runs.began_at(instance_id)), arguments
+        )
 
     async def read_records(self, instance: int, after: int) -> RecordPage:
         """Return a page of a journal beyond a position."""

@@ -12,7 +12,7 @@ import trio
 
 from penstock.client.errors import ClientError, NotFound, Unavailable, error_for
 from penstock.client.grpc.channel import Channel
-from penstock.durable.backend import StartedRun
+from penstock.durable.backend import SavedPage, StartedRun
 from penstock.durable.codec import PAYLOAD_MAX_BYTES
 from penstock.durable.names import RunNames
 from penstock.durable.takes import schema_of_arguments
@@ -121,12 +121,13 @@ class RemoteRuns:
         answer = await self._call("Journal", request, r.RunJournalResponse)
         return [msgspec.json.decode(record) for record in answer.records], answer.next or None
 
-    async def records(self, instance_id: str, after: int) -> tuple[list[Record], bool, float]:
-        """Records beyond a position, whether there are more, and when the time of the run began."""
+    async def records(self, instance_id: str, after: int) -> SavedPage:
+        """Return a page of a run's journal beyond a position."""
         request = r.RunRecordsRequest(instance_id, f"{after:x}" if after else "")
         answer = await self._call("Records", request, r.RunRecordsResponse)
         assert answer.began_at is not None
-        return list(map(read_record, answer.records)), answer.more, answer.began_at.timestamp()
+        arguments = answer.arguments.decode() or None
+        return SavedPage(list(map(read_record, answer.records)), answer.more, answer.began_at.timestamp(), arguments)
 
     async def tree(self, instance_id: str) -> dict[str, Any]:
         """Return the run's branches, as REST shows them."""

@@ -177,11 +177,12 @@ class RunService:
         return w.RunJournalResponse([msgspec.json.encode(record) for record in page.items], page.next or "")
 
     async def records(self, request: w.RunRecordsRequest, _call: object) -> w.RunRecordsResponse:
-        """Return a page of them."""
-        instance_id = required(request.instance_id, "instance_id")
-        page = await self._engine.runs.records(instance_id, request.after or None)
-        began_at = await self._engine.runs.began_at(instance_id)
-        return w.RunRecordsResponse([run_record(row) for row in page.records], page.more, time_of(began_at))
+        """Return a page of them, the first one with the arguments."""
+        instance_id, runs = required(request.instance_id, "instance_id"), self._engine.runs
+        page = await runs.records(instance_id, request.after or None)
+        began_at = await runs.began_at(instance_id)
+        arguments = b"" if request.after else await runs.arguments(instance_id)
+        return w.RunRecordsResponse([run_record(row) for row in page.records], page.more, time_of(began_at), arguments)
 
     async def adopt(self, request: w.AdoptRunsRequest, _call: object) -> w.AdoptRunsResponse:
         """NOT_FOUND where no program without a name has served it."""

@@ -180,6 +180,7 @@ class RunRecordsResponse(Struct):
     records: Annotated[list[RunRecord], Proto(1)] = field(default_factory=list[RunRecord])
     more: Annotated[bool, Proto(2)] = False
     began_at: Annotated[datetime | None, Proto(3)] = None
+    arguments: Annotated[bytes, Proto(4)] = b""
 
 
 class AdoptRunsRequest(Struct):

@@ -21,7 +21,7 @@ from penstock.engine.queues.queues import KeptBack, kept_back
 from penstock.engine.requests import ids
 from penstock.engine.requests.answers import COPIES, current_reservation
 from penstock.engine.requests.paging import NAME_MAX_CHARS, read_cursor
-from penstock.engine.requests.payload import check_text
+from penstock.engine.requests.payload import EMPTY_OBJECT, check_text
 from penstock.engine.runs import mailbox
 from penstock.engine.runs.journal import Journal, digest_of, read_sent
 from penstock.engine.runs.mailbox import OpenBranch, read_branches
@@ -33,6 +33,7 @@ from penstock.store.db.connection import TrioConnection
 from penstock.store.db.database import Database
 from penstock.store.rows import activity as activity_store
 from penstock.store.rows import calls as call_store
+from penstock.store.rows import forks as fork_store
 from penstock.store.rows import instances as instance_store
 from penstock.store.rows import journal as store
 from penstock.store.rows import run_claims as claim_store
@@ -221,6 +222,15 @@ class Runs:
         async with self._database.connection() as connection:
             await self._run(connection, number, instance_id)
             return JournalPage(*await store.read(connection, number, since))
+
+    async def arguments(self, instance_id: str) -> bytes:
+        """Return what a run was started with, as a JSON object. What an instance shows of one that has completed has
+        its result in the place of an argument with that name. Raises NotFound."""
+        number = ids.read_instance(instance_id)
+        await current_reservation().reserve_soon(COPIES * self._settings.payload_max_bytes)
+        async with self._database.connection() as connection:
+            await self._run(connection, number, instance_id)
+            return (await fork_store.arguments(connection, number) or "").encode() or EMPTY_OBJECT
 
     async def raised(self, instance_id: str) -> list[Raised]:
         """What a run's steps raised last, then its function: as far as its journal has it."""
