@@ -20,6 +20,7 @@ import trio
 from penstock.access.tokens import make_token
 from penstock.cli.debug import run_debug
 from penstock.cli.runs import on_run
+from penstock.client import IdempotencyConflict
 from penstock.durable import App, RunFailed, open_nursery, receive, sleep, step, workflow
 from penstock.durable.backend import SavedPage
 from penstock.durable.check import SavedRun, replay_run, save_run
@@ -260,6 +261,16 @@ async def test_arguments_named_as_what_a_run_shows_are_kept(at: str):
         saved = await save(failed.instance_id)
         assert json.loads(saved.arguments)["result"] == 21
         assert find_place(priced, saved).how == "failed"
+
+
+async def test_another_argument_named_result_is_seen_after_the_end(at: str):
+    async with App(priced, name="shop", at=at) as app:
+        run = await app.start(priced, 21, id="p-1")
+        assert await run.result(timeout_s=REPLY_MAX_S) == 42
+        assert (await app.start(priced, 21, id="p-1")).instance_id == run.instance_id
+        for other in (22, 42):
+            with pytest.raises(IdempotencyConflict, match=f"result is {other} and was 21"):
+                await app.start(priced, other, id="p-1")
 
 
 class OlderEngine:

@@ -23,7 +23,7 @@ from penstock.engine.instances.instances import Instances
 from penstock.engine.queues.journal_items import PATH_MAX_CHARS, ChildEnd, RecordKind, RunLease
 from penstock.engine.requests.ids import read_instance, show_instance
 from penstock.engine.requests.payload import check_text
-from penstock.engine.runs.code import Code, CodeWorkflow, difference, refuse_other_arguments
+from penstock.engine.runs.code import Code, CodeWorkflow, may_differ, refuse_other_arguments
 from penstock.engine.runs.journal import Journal
 from penstock.errors import Conflict, LeaseLost, NotFound, PayloadTooLarge, Unavailable
 from penstock.settings import Settings
@@ -118,8 +118,8 @@ class Children:
             called = await store.called_at(connection, number)
             if called is None or called[:2] != (run_lease.instance, path):
                 raise Conflict(f"id: '{id}' is of an instance that this run did not call here")
-            if version is not None and (differs := difference(view, arguments)) is not None:
-                await refuse_other_arguments(connection, view, id, differs)
+            if version is not None and may_differ(view, arguments):
+                await refuse_other_arguments(connection, view, id, arguments)
             await connection.roundtrip([store.renew(number)])
             called = await store.called_at(connection, number)  # whoever ends it now tells the call as it is now
             if called is not None and called[2] is not InstanceStatus.ACTIVE:

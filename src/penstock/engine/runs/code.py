@@ -39,6 +39,7 @@ from penstock.store.db.database import Database, unavailable_when_away
 from penstock.store.rows import activity as activity_store
 from penstock.store.rows import definitions as definition_store
 from penstock.store.rows import engines as engine_store
+from penstock.store.rows import forks as fork_store
 from penstock.store.rows import journal as journal_store
 from penstock.store.rows import run_claims as store
 from penstock.wire.fields import json_text
@@ -244,10 +245,10 @@ class Code:
                 idempotency_key=idempotency_key,
             )
         )
-        if id is not None and (differs := difference(view, arguments)) is not None:
+        if id is not None and may_differ(view, arguments):
             with unavailable_when_away():
                 async with self._database.connection() as connection:
-                    await refuse_other_arguments(connection, view, id, differs)
+                    await refuse_other_arguments(connection, view, id, arguments)
         return view
 
     async def take(
@@ -373,9 +374,16 @@ def _claimed(job: Job, runs: dict[int, store.ClaimedRow], rules: int) -> Claimed
     )
 
 
-async def refuse_other_arguments(connection: TrioConnection, view: Instance, id: str, differs: str) -> None:
-    """Raises IdempotencyConflict. Of a run that was started before all engines had versions of rules the difference is
-    a warning: a set was written in the order that it had in the program."""
+async def refuse_other_arguments(connection: TrioConnection, view: Instance, id: str, arguments: bytes) -> None:
+    """Raise IdempotencyConflict if a run was started with other arguments than these. Of a run that was started before
+    all engines had versions of rules the difference is a warning: a set was written in the order that it had in the
+    program."""
+    before: str | bytes | None = json_text(view.variables)
+    if view.completed_at is not None:  # it shows its result, maybe in the place of an argument
+        before = await fork_store.arguments(connection, ids.read_instance(view.id))
+    differs = None if before is None else _difference(before, arguments)
+    if differs is None:
+        return
     since_s = await engine_store.needed_since(connection, RULES_VERSION)
     if ids.started_s(ids.read_instance(view.id)) >= since_s:
         raise IdempotencyConflict(
@@ -385,18 +393,20 @@ async def refuse_other_arguments(connection: TrioConnection, view: Instance, id:
     log.warning("a run from before an upgrade has other arguments than this start: it is not changed", id=id)
 
 
-def difference(view: Instance, arguments: bytes) -> str | None:
-    """What of these arguments is not as a run was started with them, for people; None where they are the same. One that
-    has ended shows its result beside them."""
-    found: dict[str, Any] = msgspec.json.decode(json_text(view.variables))
+def may_differ(view: Instance, arguments: bytes) -> bool:
+    """Return whether a run was started with other arguments than these, as far as what it shows says: one that has
+    ended may show its result in the place of an argument."""
+    return view.completed_at is not None or _difference(json_text(view.variables), arguments) is not None
+
+
+def _difference(before: str | bytes, arguments: bytes) -> str | None:
+    """Return what of these arguments is not as before, for people; None where they are the same."""
+    found: dict[str, Any] = msgspec.json.decode(before)
     wanted: dict[str, Any] = msgspec.json.decode(arguments)
-    if view.completed_at is not None:
-        found["result"] = wanted.get("result")
-        wanted.setdefault("result", None)
     for name in dict.fromkeys((*wanted, *found)):
         if name in wanted and name in found and wanted[name] == found[name]:
             continue
         now = f"is {shown(wanted[name])}" if name in wanted else "is not given"
-        before = f"was {shown(found[name])}" if name in found else "was not given"
-        return f"{'deadline' if name == DEADLINE else name} {now} and {before}"
+        then = f"was {shown(found[name])}" if name in found else "was not given"
+        return f"{'deadline' if name == DEADLINE else name} {now} and {then}"
     return None
