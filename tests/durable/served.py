@@ -16,10 +16,10 @@ from penstock.settings import Secret, Settings
 
 
 class Served:
-    """``at``: where its gRPC port is. `stop` lets its listeners and its services end."""
+    """``at``: where its gRPC port is, ``rest``: its REST port. `stop` lets its listeners and its services end."""
 
-    def __init__(self, engine: Engine, at: str, stopping: Stopping, scope: trio.CancelScope) -> None:
-        self.engine, self.at = engine, at
+    def __init__(self, engine: Engine, at: str, rest: str, stopping: Stopping, scope: trio.CancelScope) -> None:
+        self.engine, self.at, self.rest = engine, at, rest
         self._stopping, self._scope = stopping, scope
         self.ended = trio.Event()
 
@@ -43,6 +43,6 @@ async def serving(dsn: str, *, port: int = 0, **settings: object) -> AsyncGenera
             served.ended.set()
 
         engine: Engine = await nursery.start(run)
-        served = Served(engine, at, stopping, nursery.cancel_scope)
+        served = Served(engine, at, address(sockets["REST"]), stopping, nursery.cancel_scope)
         yield served
         stopping.asked.set()

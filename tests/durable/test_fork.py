@@ -8,8 +8,9 @@ import psycopg
 import pytest
 from typer.testing import CliRunner
 
+from penstock.access.tokens import make_token
 from penstock.cli.app import app as commands
-from penstock.client import BadRequest, IdempotencyConflict
+from penstock.client import BadRequest, Forbidden, IdempotencyConflict
 from penstock.durable import (
     App,
     ChildFailed,
@@ -34,6 +35,7 @@ from penstock.durable.local import LocalRuns
 from penstock.durable.own_engine import open_engine
 from penstock.durable.transaction import STEP_TABLE
 from penstock.wire.queue import QueuePolicy
+from penstock.wire.repair_v1 import ListAuditRequest
 from penstock.wire.schedule import ScheduleSpec
 from tests.durable.served import serving
 from tests.postgres import PostgresServer
@@ -325,6 +327,43 @@ async def test_a_fork_that_continues_is_still_that_fork(at: str):
         with pytest.raises(IdempotencyConflict, match="laterMessages is false and was true"):
             await run.fork("start", id="acc-2")
         await run.cancel()
+
+
+async def test_forks_are_in_the_audit_trail_and_need_an_operator(database_dsn: str):
+    """By REST and gRPC; one that was there before, or is refused, leaves no record."""
+    import httpx
+
+    tokens = {role: make_token() for role in ("viewer", "clerk", "worker", "executor", "operator")}
+    known = tuple(f"{role}={role}=sha256:{made.digest.hex()}" for role, made in tokens.items())
+    async with App(order, name="shop", at=database_dsn) as app:
+        run = await app.start(order, "pen", id="o-1")
+        await run.send("word", "thanks")
+        await run.result(BOUND_S)
+    async with serving(database_dsn, authentication=True, api_tokens=known) as served:
+        path = f"http://{served.rest}/v1/instances/{run.instance_id}/fork"
+        async with httpx.AsyncClient() as http:
+
+            async def post(role: str, **body: object) -> httpx.Response:
+                return await http.post(path, json=body, headers={"authorization": f"Bearer {tokens[role].text}"})
+
+            for role in tokens.keys() - {"operator"}:
+                assert (await post(role, path="/2")).status_code == 403, role
+            answers = [await post("operator", path="/2", forkId="o-2", laterMessages=True) for _ in range(2)]
+            assert [each.status_code for each in answers] == [201, 201]
+            assert (await post("operator", path="/9", forkId="o-3")).status_code == 400
+            id = answers[0].json()["id"]
+        async with App(order, name="shop", at=served.at, token=tokens["executor"].text) as app:
+            with pytest.raises(Forbidden):
+                await (await app.get("o-1", order)).fork("/2", id="o-4")
+        records = (await served.engine.instances.audit(run.instance_id)).items
+        assert [(each.kind, each.actor, each.detail) for each in records][-1] == (
+            "FORKED", "token:operator", f"at /2 as {id}, with later messages",
+        )  # fmt: skip
+        assert [each.kind for each in records].count("FORKED") == 1
+        started = (await served.engine.instances.audit(id)).items[0]
+        assert (started.kind, started.actor) == ("STARTED", "token:operator")
+        listed = (await served.engine.audit_trail.list(ListAuditRequest(kind="FORKED"))).items
+        assert [(each.actor, each.instance_id) for each in listed] == [("token:operator", run.instance_id)]
 
 
 async def test_transactions_elsewhere_are_not_taken_for_done(postgres_server: PostgresServer, database_dsn: str):

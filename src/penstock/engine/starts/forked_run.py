@@ -18,6 +18,7 @@ from penstock.engine.requests.ids import read_instance, show_instance
 from penstock.errors import BadRequest, Conflict, NotFound
 from penstock.store.db.connection import TrioConnection
 from penstock.store.db.statements import Statement
+from penstock.store.rows import audit
 from penstock.store.rows import forks as store
 from penstock.store.rows import journal_cuts as cuts
 from penstock.wire.model import ForkedFrom
@@ -27,6 +28,8 @@ FROM_END: Final = "end"
 FORKS_MAX: Final = 100
 """Runs that were forked from one another in a row: the journal names all of them."""
 PATH_SHOWN_MAX: Final = 256
+FORKED: Final = "FORKED"
+"""The kind of the audit record."""
 
 
 class Fork(NamedTuple):
@@ -62,6 +65,13 @@ class Forking(NamedTuple):
             payload=self.payload,
             at=self.at,
         )
+
+    def audit(self, new: int, by: str | None) -> Statement:
+        """Return the statement that records the act, with the run that was forked: who did it, where, and as which run.
+        What the new run has of it is in that one's journal."""
+        later = ", with later messages" if self.fork.later_messages else ""
+        detail = f"at {self.fork.path[:PATH_SHOWN_MAX]} as {show_instance(new)}{later}"
+        return audit.add(self.fork.instance, None, FORKED, by, detail)
 
 
 class _Origin(msgspec.Struct, rename="camel"):

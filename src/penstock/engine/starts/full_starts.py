@@ -96,6 +96,7 @@ class FullStarts:
         self._ids = id_source
         self._take_over = take_over
         self._windows = StartWindows(settings, definitions)
+        self._audit = settings.audit_log_enabled
 
     async def apply(
         self, commit_queue: GroupCommitQueue[StartItem], connection: TrioConnection, items: list[StartItem]
@@ -214,9 +215,22 @@ class FullStarts:
         except PenstockError as error:
             item.refuse(error)
         else:
-            extra += _fork_writes(connection, change, forking)
+            extra += self._fork_writes(connection, change, forking, item.actor)
             return change
         return None
+
+    def _fork_writes(
+        self, connection: TrioConnection, change: Change, forking: Forking | None, by: str | None
+    ) -> list[Statement]:
+        """Return what writes the journal of a fork, and the audit record. Its time began as the other's; its executor
+        is told of the journal."""
+        if forking is None:
+            return []
+        [token] = change.effects.inserted
+        token.entered_at, token.attempt = forking.began_at, 1
+        new = change.effects.instance.id
+        audited = [forking.audit(new, by)] if self._audit else []
+        return [forking.copy(connection, new), *audited]
 
     async def _used_before(
         self,
@@ -341,15 +355,6 @@ async def _caller(connection: TrioConnection, item: StartItem) -> tuple[calls.Ca
     if run.by.depth > DEPTH_MAX:
         raise BadRequest(f"path: the run would be call {DEPTH_MAX + 1} in a row")
     return run
-
-
-def _fork_writes(connection: TrioConnection, change: Change, forking: Forking | None) -> list[Statement]:
-    """Return what writes the journal of a fork. Its time began as the other's; its executor is told of the journal."""
-    if forking is None:
-        return []
-    [token] = change.effects.inserted
-    token.entered_at, token.attempt = forking.began_at, 1
-    return [forking.copy(connection, change.effects.instance.id)]
 
 
 def _digest(item: StartItem) -> bytes:
