@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import json
+from functools import partial
 from typing import Any
 
 import psycopg
 import pytest
+import trio
 from typer.testing import CliRunner
 
 from penstock.access.tokens import make_token
@@ -34,6 +38,7 @@ from penstock.durable.debug import find_place
 from penstock.durable.local import LocalRuns
 from penstock.durable.own_engine import open_engine
 from penstock.durable.transaction import STEP_TABLE
+from penstock.settings import Secret
 from penstock.wire.queue import QueuePolicy
 from penstock.wire.repair_v1 import ListAuditRequest
 from penstock.wire.schedule import ScheduleSpec
@@ -329,6 +334,184 @@ async def test_a_fork_that_continues_is_still_that_fork(at: str):
         await run.cancel()
 
 
+async def test_a_round_before_is_not_there_to_fork(at: str):
+    async with App(account, at=at) as app:
+        run = await app.start(account, id="acc")
+        await run.send("payment", 1)
+        await run.send("payment", 200)
+        first = await run.result(BOUND_S)
+        second = await (await run.fork("end", id="acc-2")).result(BOUND_S)
+        third = await (await (await app.get("acc-2", account)).fork("/2", id="acc-3")).result(BOUND_S)
+        assert first == second == third, "the round is 1, and what was drawn in it is drawn again"
+        with pytest.raises(BadRequest, match="nothing with the path '/3'"):
+            await run.fork("/3")
+
+
+@workflow
+async def approved(limit: int = 1) -> list[Any]:
+    @update
+    async def raise_to(value: int) -> str:
+        nonlocal limit
+        stock = await reserve(str(value))
+        by = await receive("approval", str)
+        limit = value
+        return f"{stock} by {by}"
+
+    await receive("close", bool)
+    return [limit]
+
+
+async def test_a_dedup_applies_to_one_run(at: str):
+    async with App(limited, at=at) as app:
+        run = await app.start(limited, id="l-1")
+        await run.send("later", 1, dedup="d")
+        fork = await run.fork("end", id="l-2")
+        with pytest.raises(IdempotencyConflict):
+            await run.send("later", 2, dedup="d")
+        await fork.send("later", 2, dedup="d")
+        sent = [each["payload"] async for each in fork.history() if each["kind"] == "message"]
+        assert sent == [1, 2]
+        for each in (run, fork):
+            await each.send("close", value=True)
+            assert await each.result(BOUND_S) == [1, "X"]
+
+
+async def test_an_open_update_is_answered_by_each_run_alone(at: str):
+    """Its caller asks under the same id, and the fork goes on where the handler stood."""
+    async with App(approved, at=at) as app:
+        run = await app.start(approved, id="l-1")
+        answers: dict[str, Any] = {}
+
+        async def ask(which: str, of: Run[Any]) -> None:
+            answers[which] = await of.ask("raise_to", 5, id="first")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask, "run", run)
+            await waits_for(run, "approval")
+            fork = await run.fork("end", id="l-2")
+            again = await run.fork("end", id="l-3")
+            nursery.start_soon(ask, "fork", fork)
+            await waits_for(fork, "approval")
+            await fork.send("approval", "ann")
+            await run.send("approval", "bob")
+        assert answers == {"run": "5 by bob", "fork": "5 by ann"}
+        assert calls == ["reserve"]
+        await again.cancel()
+        inside = next(each["path"] for each in [r async for r in run.history()] if each.get("name") == "reserve")
+        redone = await run.fork(inside, id="l-4", later_messages=True)
+        assert await redone.ask("raise_to", 5, id="first") == "5 by bob", "the handler's step, and what came of it"
+        assert calls == ["reserve", "reserve"]
+        for each in (run, fork, redone):
+            await each.send("close", value=True)
+            assert await each.result(BOUND_S) == [5]
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "//2", "/2/", "2", "END", "Start", "/0 ", "/0%", "/[x]/0", "~cancel", "/" + "9" * 900]
+)
+async def test_a_path_that_is_none_starts_nothing(database_dsn: str, path: str):
+    async with App(order, at=database_dsn) as app:
+        run = await app.start(order, "pen", id="o-1")
+        await waits_for(run, "word")
+        with pytest.raises(BadRequest, match="path"):
+            await run.fork(path, id="o-2")
+        assert len(await app.find(order)) == 1
+        with psycopg.connect(database_dsn) as connection:
+            assert connection.execute("SELECT count(*) FROM audit WHERE kind = 'FORKED'").fetchall() == [(0,)]
+        assert await (await run.fork("end", id="o-2")).status() in ("ACTIVE", "WAITING"), "its id is free"
+        await run.cancel()
+
+
+async def test_many_fork_at_once_while_the_run_goes_on(at: str):
+    """Under one id there is one fork, without ids there are as many as calls; the run loses nothing."""
+    async with App(order, account, at=at) as app:
+        run = await app.start(account, id="acc")
+        await waits_for(run, "payment")
+        named: set[str] = set()
+        others: list[Run[Any]] = []
+
+        async def fork(id: str | None) -> None:
+            forked = await run.fork("start", id=id)
+            named.add(forked.instance_id) if id else others.append(forked)
+
+        async with trio.open_nursery() as nursery:
+            for n in range(8):
+                nursery.start_soon(fork, "acc-2" if n % 2 else None)
+            for amount in (1, 2, 97):
+                await run.send("payment", amount)
+        assert (await run.result(BOUND_S))[:2] == [100, 2]
+        assert (len(named), len({each.instance_id for each in others})) == (1, 4)
+        for each in [await app.get("acc-2", account), *others]:
+            await each.send("payment", 100)
+            assert (await each.result(BOUND_S))[0] in (100, 101, 103), "with what the run began its round with"
+
+
+async def test_a_step_under_way_is_done_by_both(at: str):
+    began: list[str] = []
+    let_go = trio.Event()
+
+    @step
+    async def slow(n: int) -> int:
+        began.append(step_info().key)
+        await let_go.wait()
+        return n
+
+    @workflow
+    async def slowly(n: int) -> int:
+        return await slow(n)
+
+    async def has_begun(times: int) -> bool:
+        return len(began) == times
+
+    async with App(slowly, at=at, backend="trio") as app:
+        run = await app.start(slowly, 1)
+        await wait_until(partial(has_begun, 1))
+        fork = await run.fork("end")
+        await wait_until(partial(has_begun, 2))
+        let_go.set()
+        assert await run.result(BOUND_S) == await fork.result(BOUND_S) == 1
+        assert began == [f"{run.instance_id}/0", f"{fork.instance_id}/0"]
+
+
+async def test_a_fork_of_a_child_has_no_caller(at: str):
+    async with App(asks, answers, at=at) as app:
+        run = await app.start(asks, 1, id="a-1")
+        await waits_for(run, "child")
+        [called] = await app.find(answers)
+        await waits_for(called, "answer")
+        fork = await called.fork("end", id="again")
+        await fork.send("answer", "forked")
+        assert await fork.result(BOUND_S) == "forked 1"
+        assert "child" in str((await run.tree()).get("waitsFor"))
+        await called.send("answer", "own")
+        assert await run.result(BOUND_S) == "own 1"
+
+
+async def test_a_fork_reads_and_seals_an_encrypted_journal(database_dsn: str):
+    keys = Secret(f"k1={base64.b64encode(bytes(32)).decode()}")
+    async with serving(database_dsn, encryption_keys=keys) as served, App(approved, order, at=served.at) as app:
+        run = await app.start(order, "topsecret", id="o-1")
+        await run.send("word", "clandestine")
+        first = await run.result(BOUND_S)
+        second = await (await run.fork("/2", id="o-2")).result(BOUND_S)
+        assert second[:3] == first[:3] == ["paid TOPSECRET", "clandestine", first[2]]
+        limit = await app.start(approved, id="l-1")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(limit.ask, "raise_to", 77_077, id="first"))
+            await limit.send("approval", "clandestine")
+        fork = await limit.fork("end", id="l-2")
+        assert await fork.ask("raise_to", 77_077, id="first") == "77077 by clandestine"
+        for each in (limit, fork):
+            await each.send("close", value=True)
+            assert await each.result(BOUND_S) == [77_077]
+        saved = await save_run(LocalRuns(served.engine, ""), fork.instance_id)
+        assert json.loads(saved.arguments).get("limit", 1) == 1
+    with psycopg.connect(database_dsn) as connection:
+        for table in ("journal", "instance", "history", "signal_id", "audit"):
+            text = str(connection.execute(f"SELECT x::text FROM {table} x".encode()).fetchall())
+            assert not [word for word in ("topsecret", "TOPSECRET", "clandestine", "77077") if word in text], table
+
+
 async def test_forks_are_in_the_audit_trail_and_need_an_operator(database_dsn: str):
     """By REST and gRPC; one that was there before, or is refused, leaves no record."""
     import httpx
@@ -501,8 +684,6 @@ async def test_rest_forks_a_run(database_dsn: str):
 
 
 async def test_a_terminal_forks_and_tells_the_origin(at: str):
-    import trio
-
     async with App(order, at=at) as app:
         run = await app.start(order, "pen", id="o-1")
         await run.send("word", "thanks")
