@@ -173,11 +173,30 @@ def unlinked(text: str) -> list[str]:
     return sorted(term for term in used if term.lower() not in linked)
 
 
+def linked_late(text: str) -> list[str]:
+    """Terms that stand in a page's prose before the link to them, with the line."""
+
+    def blank(found: re.Match[str]) -> str:
+        return re.sub(r"[^\n]", " ", found[0])
+
+    prose = re.sub(r"^```.*?^```|^[|#<].*?$|`[^`\n]*`", blank, text, flags=re.DOTALL | re.MULTILINE)
+    prose = re.sub(r"\[[^\]]*\]\((?![^)]*glossary\.md)[^)]*\)", blank, prose)
+    links = [(link.start(), link.end()) for link in re.finditer(r"\[[^\]]*\]\([^)]*\)", prose)]
+    late: list[str] = []
+    for term in sorted(terms()):
+        words = r"\s+".join(map(re.escape, term.split()))
+        first = re.search(rf"(?<![\w/-]){words}(?:s|es)?(?![\w/-])", prose, re.IGNORECASE)
+        if first is not None and not any(begin <= first.start() < end for begin, end in links):
+            late.append(f"{term}, line {prose.count(chr(10), 0, first.start()) + 1}")
+    return late
+
+
 def test_a_term_is_linked_where_a_page_uses_it_first() -> None:
     assert unlinked("The lease ends.") == ["lease"]
     assert unlinked("The [lease](glossary.md#jobs-and-workers) ends. A lease is short.") == []
+    assert linked_late("A\nlease ends. The [lease](glossary.md#jobs-and-workers) is short.") == ["lease, line 2"]
+    assert linked_late("The [audit\ntrail](glossary.md#guarantees) has it. The audit trail is long.") == []
     written = [page for page in [*user_pages(), TOP / "ARCHITECTURE.md"] if GENERATED not in page.read_text()]
-    found = {
-        page.name: missing for page in written if page.stem != "glossary" and (missing := unlinked(page.read_text()))
-    }
-    assert found == {}
+    texts = {page.name: page.read_text() for page in written if page.stem != "glossary"}
+    assert {name: missing for name, text in texts.items() if (missing := unlinked(text))} == {}
+    assert {name: late for name, text in texts.items() if (late := linked_late(text))} == {}
