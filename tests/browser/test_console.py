@@ -219,6 +219,10 @@ def test_variables_are_shown_as_a_step_left_them(visitor: Visitor, engine: Engin
     visitor.see("written here")
     assert "after=" in visitor.page.url
     assert violations(visitor.page) == []
+    visitor.page.get_by_label("As of").select_option(label="its start")
+    visitor.page.wait_for_url(re.compile("after=start"))
+    visitor.page.get_by_text("paid", exact=True).wait_for(state="detached")
+    visitor.see("amount")
 
 
 def test_a_long_run_opens_with_its_newest_steps(visitor: Visitor, engine: EngineProcess) -> None:

@@ -8,8 +8,10 @@ import msgspec
 import psycopg
 import pytest
 
+from penstock.api.instances import AT_START
 from penstock.engine.status import diagnosis as module
 from penstock.errors import BadRequest, Conflict, NotFound
+from penstock.settings import Secret
 from penstock.store.db.connection import TrioConnection
 from penstock.store.db.database import configure
 from penstock.store.rows import diagnosis as store
@@ -17,6 +19,7 @@ from penstock.store.rows import variables
 from penstock.testing.definitions import definition, end, linear, service, step, timer
 from penstock.wire.edits import VariablesEdit
 from penstock.wire.queue import QueuePolicy, Rate
+from tests.engine import runs
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, number
 from tests.shapes import assign, choose, gateway, joining, user
@@ -385,6 +388,58 @@ async def test_variables_before_an_edit_are_told_after_it(driver: Driver) -> Non
     assert found["one"] == {"amount": 1, "typo": True}
     assert found["ask"] == {"amount": 2, "asked": True}
     assert found["more"] == {"amount": 3, "asked": True}
+
+
+async def started_with(driver: Driver, instance: str) -> dict[str, Any]:
+    found = await driver.engine.diagnosis.variables_after(instance, AT_START)
+    assert (found.changed, found.by) == ([], "")
+    return msgspec.json.decode(found.variables, type=dict[str, Any])
+
+
+async def test_what_an_instance_was_started_with_stays_apart_from_its_variables(driver: Driver) -> None:
+    given = {"amount": 1, "typo": True, "kept": {"deep": [1]}}
+    steps = service("one", "ask", job_type="j"), user("ask", "more"), service("more", "end", job_type="j"), end()
+    instance = await driver.run(definition(*steps), given)
+    assert await started_with(driver, instance) == given
+    await driver.complete(await driver.one("j"), {"amount": 2, "new": 3})
+    async with driver.engine.database.connection() as connection:
+        for statement in (
+            variables.fold([number(instance)], 1_000_000),
+            *variables.record_folded([number(instance)], []),
+        ):
+            await connection.fetch(*statement)
+    assert await started_with(driver, instance) == given
+    for amount in (4, 5):
+        edit = VariablesEdit(set=msgspec.Raw(b'{"amount": %d}' % amount), remove=["typo"])
+        await driver.engine.repair.edit_variables(instance, edit)
+        assert await started_with(driver, instance) == given
+    await driver.finish_task(instance, "ask")
+    await driver.complete(await driver.one("j"), {"kept": None})
+    assert await driver.variables(instance) == {"amount": 5, "new": 3, "kept": None}
+    assert await started_with(driver, instance) == given
+    assert await started_with(driver, await driver.run(linear(1))) == {}
+    with pytest.raises(NotFound, match="is unknown"):
+        await started_with(driver, "7fffffffffffffff")
+
+
+async def test_what_the_first_steps_write_is_no_part_of_what_an_instance_was_started_with(driver: Driver) -> None:
+    instance = await driver.run(definition(assign("first", {"amount": "${amount + 1}"}), end()), {"amount": 1})
+    assert await driver.status(instance) == "COMPLETED"
+    assert await driver.variables(instance) == {"amount": 2}
+    assert await started_with(driver, instance) == {"amount": 1}
+
+
+async def test_what_an_instance_was_started_with_is_opened(make_driver: MakeDriver) -> None:
+    driver = make_driver(encryption_keys=Secret("k1=" + "A" * 43 + "="))
+    instance = await driver.run(linear(1, job_type="j"), {"secret": "s"})
+    await driver.complete(await driver.one("j"), {"secret": "t"})
+    assert "k1:" in driver.rows("SELECT vars::text FROM instance")[0][0]
+    assert await started_with(driver, instance) == {"secret": "s"}
+
+
+async def test_a_run_was_started_with_its_arguments(driver: Driver) -> None:
+    run = await runs.begin(driver, arguments={"order": 17})
+    assert await started_with(driver, run.instance_id) == {"order": 17}
 
 
 async def test_an_open_or_foreign_execution_has_left_nothing(driver: Driver) -> None:

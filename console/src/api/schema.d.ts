@@ -218,7 +218,7 @@ export interface paths {
         };
         /**
          * Read the variables as an execution left them (addition)
-         * @description `after` is the id of an execution. You get the variables as that execution left them, and the names of the variables that it wrote. 409: it is open.
+         * @description `after` is the id of an execution. You get the variables as that execution left them, and the names of the variables that it wrote. 409: it is open. With `after=start` you get the variables that the instance was started with, whatever steps and edits did to them since; `changed` and `by` are empty then.
          */
         get: operations["getVariablesAfter"];
         put?: never;
@@ -5039,6 +5039,7 @@ export interface components {
         /**
          * VariablesAsOf
          * @description An instance's variables after one of its executions; `changed` are those that it wrote, `by` is its step.
+         *         Where they are those of the start, both are empty.
          */
         VariablesAsOf: {
             variables: {
@@ -6203,7 +6204,7 @@ export interface operations {
     getVariablesAfter: {
         parameters: {
             query: {
-                /** @description The id of an execution. */
+                /** @description The id of an execution, or `start`. */
                 after: string;
             };
             header?: never;

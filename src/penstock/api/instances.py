@@ -24,6 +24,8 @@ from penstock.wire.standing import InstanceState, ShownExecution, VariablesAsOf
 _PATH: Final = "/v1/instances/{id}"
 _WORKFLOW: Final = "/workflow.v1.WorkflowEngine/"
 NEWEST: Final = "newest"
+AT_START: Final = "start"
+"""In place of an execution's id: before the first one."""
 
 
 class GetInstance(Struct, frozen=True):
@@ -82,7 +84,7 @@ class GetJournal(Struct, frozen=True):
 
 
 class GetVariablesAfter(Struct, frozen=True):
-    """Whose variables, as which execution left them."""
+    """Whose variables, as which execution left them. ``after`` is its id, or `AT_START`."""
 
     id: str
     after: str | None = None
@@ -272,13 +274,14 @@ GET_VARIABLES_AFTER: Final = DeclaredOperation(
     summary="Read the variables as an execution left them (addition)",
     description=(
         "`after` is the id of an execution. You get the variables as that execution left them, and the names of "
-        "the variables that it wrote. 409: it is open."
+        "the variables that it wrote. 409: it is open. With `after=start` you get the variables that the instance "
+        "was started with, whatever steps and edits did to them since; `changed` and `by` are empty then."
     ),
     tag="instances",
     request=GetVariablesAfter,
     answer=VariablesAsOf,
     needs=Permission.VIEW,
-    rest=Rest("GET", "/v1/instances/{id}/variables", {"after": "The id of an execution."}, for_people=True),
+    rest=Rest("GET", "/v1/instances/{id}/variables", {"after": "The id of an execution, or `start`."}, for_people=True),
     errors=(400, 404, 409, 503),
     required=("after",),
 )

@@ -186,7 +186,7 @@ def _drafts(engine: Engine) -> tuple[Binding, ...]:
 def _instances(engine: Engine) -> tuple[Binding, ...]:
     async def variables_after(ask: instances.GetVariablesAfter) -> VariablesAsOf:
         if ask.after is None:
-            raise BadRequest("after: is needed, the id of an execution")
+            raise BadRequest("after: is needed, the id of an execution or `start`")
         return await engine.diagnosis.variables_after(ask.id, ask.after)
 
     async def list_executions(ask: instances.ListExecutions) -> Page[ShownExecution]:

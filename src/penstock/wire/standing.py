@@ -68,7 +68,8 @@ class ShownExecution(StepExecution, frozen=True, kw_only=True):
 
 
 class VariablesAsOf(msgspec.Struct, frozen=True, rename="camel"):
-    """An instance's variables after one of its executions; ``changed`` are those that it wrote, ``by`` is its step."""
+    """An instance's variables after one of its executions; ``changed`` are those that it wrote, ``by`` is its step.
+    Where they are those of the start, both are empty."""
 
     variables: msgspec.Raw
     changed: list[str]

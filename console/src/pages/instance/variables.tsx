@@ -18,17 +18,20 @@ export function WithVariables({ id, mark, children }: { id: string; mark: string
   return instance.data ? children(instance.data) : <Skeleton />;
 }
 
-/** Which moment's variables are shown: now, or as one of the executions that are loaded left them. */
+/** In place of an execution's id: what the instance was started with. */
+const AT_START = "start";
+
+/** Which moment's variables are shown: now, at the start, or as one of the executions that are loaded left them. */
 export function AsOf({ entries, definition, chosen, choose }: { entries: Execution[]; definition: Definition | undefined; chosen: string; choose: (id: string) => void }) {
   const names = new Map(definition?.steps.map((step) => [step.id, step.name]));
   const ended = entries.filter((entry) => entry.endedAt !== undefined && entry.stepType !== "END");
-  if (ended.length === 0 && chosen === "") return null;
   return (
     <label className="asof">
       As of{" "}
       <select className="in" value={chosen} onChange={(event) => choose(event.target.value)}>
         <option value="">now</option>
-        {chosen !== "" && !ended.some((entry) => entry.id === chosen) && <option value={chosen}>{chosen}</option>}
+        <option value={AT_START}>its start</option>
+        {chosen !== "" && chosen !== AT_START && !ended.some((entry) => entry.id === chosen) && <option value={chosen}>{chosen}</option>}
         {ended.map((entry) => (
           <option key={entry.id} value={entry.id}>
             {`after ${names.get(entry.stepId) || entry.stepId}${entry.attemptNumber > 1 ? ` ×${entry.attemptNumber}` : ""}`}

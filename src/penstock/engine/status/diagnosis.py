@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, assert_never
 
 import msgspec
 
+from penstock.api.instances import AT_START
 from penstock.core.graph.definition import Step, StepType
 from penstock.core.rules.state import RECORDED_TIMER, RETRY_TIMER, WAIT_TIMER, WAKE_TIMER, TokenState
 from penstock.engine.definitions.definitions import Definitions
@@ -129,22 +130,23 @@ class Diagnosis:
         return _slice(number, versions, opened, closed, limit)
 
     async def variables_after(self, id: str, after: str) -> VariablesAsOf:
-        """Return the variables as an execution left them. Raises NotFound, Conflict for one that is open, Overloaded,
-        and Unavailable when the database is too busy."""
-        number, key, size_bytes = ids.read_instance(id), ids.read_job(after), FIRST_READ_BYTES
-        if key.instance != number:
+        """Return the variables as an execution left them, or those that the instance started with. Raises NotFound,
+        Conflict for one that is open, Overloaded, and Unavailable when the database is too busy."""
+        number, size_bytes = ids.read_instance(id), FIRST_READ_BYTES
+        key = None if after == AT_START else ids.read_job(after)
+        if key is not None and key.instance != number:
             raise NotFound(f"instance '{id}' has no execution '{after}'")
         while True:
             await current_reservation().reserve_soon(COPIES * size_bytes)
             async with self._read_pool.connection() as connection, store.brief_read(connection):
                 versions = await self._versions(connection, number)
-                closed = await store.closed_at(connection, key)
+                closed = (store.BEFORE_ALL, None) if key is None else await store.closed_at(connection, key)
                 if closed is None:
                     raise Conflict(f"execution '{after}' has not ended: what it wrote is not known yet")
                 position, step = closed
                 text, size_bytes, changed = await store.variables_as_of(connection, number, position, size_bytes)
             if text is not None:
-                by = versions.step(step, position).id
+                by = "" if step is None else versions.step(step, position).id
                 return VariablesAsOf(msgspec.Raw(text.encode()), changed, by)
             current_reservation().keep(0)
 

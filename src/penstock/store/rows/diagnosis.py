@@ -18,6 +18,7 @@ from penstock.store.rows.instances import HistoryEntry
 from penstock.store.rows.jobs import JobKey
 
 TOKENS_MAX: Final = 200
+BEFORE_ALL: Final = 0
 BEYOND_ALL: Final = 2**63 - 1
 """No row of history has this position."""
 
