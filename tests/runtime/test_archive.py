@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
@@ -20,10 +21,13 @@ from penstock.settings import ArchiveFormat
 from penstock.store.db.connection import TrioConnection
 from penstock.store.rows import archive as store
 from penstock.store.rows import retention
+from penstock.testing.definitions import definition, end
 from penstock.testing.invariants import assert_invariants
+from penstock.wire.edits import VariablesEdit
 from tests.runtime.conftest import StartLocal
 from tests.runtime.local_engine import LocalEngine
 from tests.runtime.test_retention import DAY_S, finished, keeping
+from tests.shapes import user
 
 
 @pytest.fixture
@@ -62,13 +66,28 @@ async def test_what_is_removed_was_archived_with_its_history(
     assert found.keys() == {*ids}
     for each in before:
         kept = found[each["id"]]
-        assert kept.instance | {"age": None} == each | {"age": None}
+        assert kept.instance | {"age": None} == each | {"age": None, "start_variables": {"a": 1}}
         assert kept.instance["variables"] == {"a": 1, "b": 2}
         steps = [line["step"] for line in kept.lines]
         assert [(step["step"], step["status"]) for step in steps] == [("task-1", "COMPLETED"), ("end", "COMPLETED")]
         assert steps[0]["output"] == {"b": 2}
     assert await engine.status(still_open) == "ACTIVE"
     assert_invariants(engine.dsn)
+
+
+async def test_what_an_instance_was_started_with_is_archived_though_it_was_edited(
+    start_local: StartLocal, directory: Path
+) -> None:
+    engine = await keeping(start_local, retention_days=10, archive_dir=str(directory))
+    await engine.upload(definition(user("ask"), end(), definition_id="asks"))
+    id = (await engine.start("asks", {"amount": 1})).id
+    for amount in (b"2", b"3"):
+        await engine.engine.repair.edit_variables(id, VariablesEdit(set=msgspec.Raw(b'{"amount": %s}' % amount)))
+    await engine.finish_task(id, "ask", {"asked": True})
+    assert await removed(engine)
+    (kept,) = archive.read(directory)
+    assert kept.instance["variables"] == {"amount": 3, "asked": True}
+    assert kept.instance["start_variables"] == {"amount": 1}
 
 
 async def test_a_runs_journal_is_archived_with_it(start_local: StartLocal, directory: Path) -> None:
