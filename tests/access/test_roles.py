@@ -13,12 +13,12 @@ from penstock.errors import BadRequest, Forbidden
 @pytest.mark.parametrize(
     ("role", "allowed"),
     [
-        ("viewer", {"view"}),
-        ("clerk", {"view", "tasks"}),
+        ("viewer", {"view", "answers"}),
+        ("clerk", {"view", "answers", "tasks"}),
         ("worker", {"work", "stream"}),
-        ("operator", {"view", "tasks", "operate", "runs"}),
-        ("executor", {"execute", "stream", "runs"}),
-        ("admin", {"view", "tasks", "operate", "model", "work", "execute", "stream", "runs"}),
+        ("operator", {"view", "answers", "tasks", "operate", "runs"}),
+        ("executor", {"execute", "stream", "runs", "answers"}),
+        ("admin", {"view", "answers", "tasks", "operate", "model", "work", "execute", "stream", "runs"}),
     ],
 )
 def test_what_each_role_allows(role, allowed):

@@ -9,8 +9,9 @@ import pytest
 import trio
 
 from penstock.access.tokens import make_token
-from penstock.client.errors import Forbidden, Unauthenticated
-from penstock.durable import App, RunFailed, receive, start, step, workflow
+from penstock.client.errors import Forbidden, TimedOut, Unauthenticated
+from penstock.durable import App, RunFailed, receive, set_view, start, step, update, workflow
+from penstock.durable import run as durable_run
 from penstock.durable.transaction import STEP_TABLE
 from penstock.http import reserved_ports
 from tests.durable.served import serving
@@ -153,6 +154,58 @@ async def test_each_call_needs_its_role(database_dsn: str, monkeypatch: pytest.M
                     await begins.cancel()
             with pytest.raises(Forbidden, match=r"run w-6 was started, but .* needs the role viewer"):
                 await trio.to_thread.run_sync(lambda: App(waits, at=served.at).run(waits, 6, id="w-6"))
+
+
+async def test_a_step_asks_another_run_with_the_token_of_its_executor(
+    database_dsn: str, monkeypatch: pytest.MonkeyPatch
+):
+    apps: list[App] = []
+
+    @workflow
+    async def account(limit: int) -> int:
+        @update
+        async def set_limit(value: int) -> int:
+            nonlocal limit
+            set_view(value, key="limit")
+            limit, before = value, limit
+            return before
+
+        @update
+        async def told() -> str:
+            return await receive("word", str)
+
+        await receive("close", bool)
+        return limit
+
+    @step
+    async def raises_limit(id: str) -> list[Any]:
+        run = await apps[0].get(id)
+        before = await run.ask("set_limit", 15, id="raise-1")
+        with pytest.raises(TimedOut):
+            await run.ask("told", id="late", timeout_s=0.01)
+        await run.send("word", "yes")
+        return [before, await run.view("limit", timeout_s=BOUND_S), await run.ask("told", id="late")]
+
+    @workflow
+    async def raises(id: str) -> list[Any]:
+        return await raises_limit(id)
+
+    monkeypatch.setattr(durable_run, "ASK_WAIT_S", 0)  # each wait for an answer is a look
+    tokens = {grant: make_token() for grant in ("executor(shop)", "executor(bank)", "operator")}
+    known = tuple(f"{n}={grant}=sha256:{made.digest.hex()}" for n, (grant, made) in enumerate(tokens.items()))
+    async with serving(database_dsn, authentication=True, api_tokens=known) as served:
+        with trio.fail_after(BOUND_S):
+            shop = App(account, raises, name="shop", at=served.at, token=tokens["executor(shop)"].text)
+            bank = App(account, name="bank", at=served.at, token=tokens["executor(bank)"].text)
+            client = App(name="shop", at=served.at, token=tokens["operator"].text)
+            async with shop, bank, client:
+                apps.append(shop)
+                await shop.start(account, 10, id="a-1")
+                asking = await shop.start(raises, "a-1")
+                assert await (await client.get(asking.id, raises)).result() == [10, 15, "yes"]
+                other = await bank.start(account, 10)
+                with pytest.raises(Forbidden, match="needs the role executor for App 'bank'"):
+                    await shop.get(other.id)
 
 
 def test_what_is_for_an_engine_inside_is_refused(monkeypatch: pytest.MonkeyPatch):

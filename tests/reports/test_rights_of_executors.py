@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Generator
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -13,30 +14,35 @@ from penstock.access.identity import Identity, set_identity
 from penstock.access.roles import grant_of, merged, read_grant
 from penstock.access.sessions import Sessions
 from penstock.access.tokens import KnownToken, TokenBook, make_token
+from penstock.api.permission import Permission
 from penstock.engine.queues import queues as queues_of_engine
 from penstock.engine.runs import code
 from penstock.engine.runs.code import CodeWorkflow
 from penstock.engine.runs.origins import ORIGINS_MAX
 from penstock.errors import BadRequest, Conflict, Forbidden, NotFound
 from penstock.rpc.problems import status_of
+from penstock.rpc.rows import Rows
 from penstock.rpc.runs_service import RunService
 from penstock.rpc.server import GrpcServer
 from penstock.rpc.worker_service import WorkerService
 from penstock.testing.definitions import linear
 from penstock.wire import penstock_v1 as w
 from penstock.wire import runs_v1 as r
+from penstock.wire import updates_v1 as u
 from penstock.wire.codec import encode_message
 from penstock.wire.queue import QueuePolicy
-from tests.access.people import make_gate
+from penstock.wire.update import UpdateCall
+from tests.access.people import bearer, make_gate
 from tests.access.test_rpc_gate import call, connected, opened
 from tests.engine.conftest import MakeDriver, make_driver
 from tests.engine.driver import Driver
 from tests.engine.runs import begin
+from tests.rest.scripted import Rest
 from tests.rpc.raw import RawClient, framed
 
 __all__ = ["make_driver"]
 
-RUNS = "/penstock.v1.Runs/"
+RUNS, UPDATES = "/penstock.v1.Runs/", "/penstock.v1.Updates/"
 GRANTS = {
     "shop": "executor(shop)", "any": "executor", "ops": "operator", "both": "executor(shop)+operator",
 }  # fmt: skip
@@ -54,7 +60,7 @@ async def client(driver: Driver) -> AsyncGenerator[RawClient]:
     gate.replace_tokens(
         KnownToken(name, name, TOKENS[name].digest, read_grant(grant), float("inf")) for name, grant in GRANTS.items()
     )
-    services = [RunService(driver.engine), WorkerService(driver.engine)]
+    services = [RunService(driver.engine), WorkerService(driver.engine), Rows(driver.engine)]
     with trio.fail_after(60):
         async with connected(GrpcServer(services, status_of=status_of, gate=gate)) as found:
             yield found
@@ -71,8 +77,8 @@ def by(name: str) -> list[tuple[str, str]]:
     return [("authorization", f"Bearer {TOKENS[name].text}")]
 
 
-async def ask(client: RawClient, who: str, method: str, request: msgspec.Struct) -> Status:
-    answer = await call(client, RUNS + method, by(who), encode_message(request))
+async def ask(client: RawClient, who: str, method: str, request: msgspec.Struct, service: str = RUNS) -> Status:
+    answer = await call(client, service + method, by(who), encode_message(request))
     return Status(answer.status)
 
 
@@ -112,6 +118,46 @@ async def test_an_executor_sends_to_runs_of_its_own_app_only(driver: Driver, cli
             await ask(client, "shop", "Send", r.SendToRunRequest(instance_id=run.id, name="paid", payload=b"1"))
             is status
         )
+
+
+async def test_an_executor_finds_and_asks_runs_of_its_own_app_only(driver: Driver, client: RawClient) -> None:
+    bank, shop = [await driver.engine.code.start(CodeWorkflow("order", 1, app), id="a-1") for app in ("bank", "shop")]
+    for who, run, app, found in [
+        ("shop", shop, "shop", Status.OK),
+        ("shop", bank, "bank", Status.PERMISSION_DENIED),
+        ("any", bank, "bank", Status.OK),
+        ("both", bank, "bank", Status.OK),
+        ("ops", bank, "bank", Status.OK),
+    ]:
+        asked = u.AskRunRequest(run.id, UpdateCall("set", msgspec.Raw(b"[1]"), f"{who}-{app}"))
+        assert await ask(client, who, "AskRun", asked, UPDATES) is found, (who, app)
+        answers = u.GetRunUpdateRequest(run.id, f"{who}-{app}")
+        expected = Status.OK if found is Status.OK else Status.PERMISSION_DENIED
+        assert await ask(client, who, "GetRunUpdate", answers, UPDATES) is expected, (who, app)
+        assert await ask(client, who, "GetRunView", u.GetRunViewRequest(run.id), UPDATES) is expected, (who, app)
+        assert await ask(client, who, "Find", r.FindRunRequest(app, "a-1", ["order"])) is expected, (who, app)
+    # by the id of its instance, whatever App is said
+    assert await ask(client, "shop", "Find", r.FindRunRequest("shop", bank.id, ["order"])) is Status.PERMISSION_DENIED
+    assert await ask(client, "shop", "Find", r.FindRunRequest("shop", shop.id, ["order"])) is Status.OK
+    asked = "SELECT instance_id, count(*) FROM journal WHERE kind = 15 GROUP BY 1 ORDER BY 2"
+    numbers = [(int(run.id, 16), count) for run, count in ((shop, 1), (bank, 3))]
+    assert driver.rows(asked) == numbers
+    unknown = u.AskRunRequest("ffffff", UpdateCall("set", msgspec.Raw(b"[1]"), "x"))
+    assert await ask(client, "shop", "AskRun", unknown, UPDATES) is Status.NOT_FOUND
+
+
+async def test_nor_over_rest(driver: Driver) -> None:
+    rest = Rest(cast(Any, driver.engine), gate=make_gate(grants={"worker": "executor(shop)"}))
+    runs = {app: await driver.engine.code.start(CodeWorkflow("order", 1, app)) for app in ("shop", "bank")}
+    await driver.engine.updates.ask(runs["bank"].id, UpdateCall("set", msgspec.Raw(b"[1]"), "a"))
+    for app, status in (("shop", 200), ("bank", 403)):
+        run = runs[app]
+        headers, path = {"Authorization": bearer("worker")}, f"/v1/instances/{run.id}"
+        call = b'{"name": "set", "arguments": [1], "id": "a"}'
+        assert (await rest.send("POST", f"{path}/updates", call, headers)).status == status
+        assert (await rest.send("GET", f"{path}/view", headers=headers)).status == status
+        assert (await rest.send("GET", f"{path}/updates/a", headers=headers)).status == status
+        assert (await rest.send("GET", path, headers=headers)).status == 403, "it reads nothing else"
 
 
 async def test_an_executor_takes_runs_of_its_own_app_only(client: RawClient) -> None:
@@ -160,10 +206,24 @@ async def test_who_signs_in_with_a_limit_to_apps_executes_nothing_in_the_session
     sessions.attach(driver.engine.database.connection)
     await sessions.open(Identity.of("oidc:anna", read_grant("executor(shop)+viewer"), expires_at=4e9))
     await sessions.open(Identity.of("oidc:ben", read_grant("executor+viewer"), expires_at=4e9))
+    await sessions.open(Identity.of("oidc:cem", read_grant("executor(shop)"), expires_at=4e9))
+    await sessions.open(Identity.of("oidc:dora", read_grant("executor(shop)+operator"), expires_at=4e9))
     assert driver.rows("SELECT name, permissions FROM session ORDER BY name") == [
-        ("oidc:anna", ["stream", "view"]),
-        ("oidc:ben", ["execute", "runs", "stream", "view"]),
+        ("oidc:anna", ["answers", "stream", "view"]),
+        ("oidc:ben", ["answers", "execute", "runs", "stream", "view"]),
+        ("oidc:cem", ["stream"]),
+        ("oidc:dora", ["answers", "operate", "runs", "stream", "tasks", "view"]),
     ]
+
+
+async def test_a_session_of_before_reads_answers_too(driver: Driver) -> None:
+    """An engine that did not know the permission opened it."""
+    sessions = Sessions(TokenBook(), max_hours=1)
+    sessions.attach(driver.engine.database.connection)
+    opened = await sessions.open(Identity.of("oidc:anna", read_grant("viewer"), expires_at=4e9))
+    driver.rows("UPDATE session SET permissions = ARRAY['view'] RETURNING 1")
+    found = await sessions.identify(opened.cookie.encode(), None)
+    assert found.permissions == {Permission.VIEW, Permission.ANSWERS}
 
 
 async def test_a_start_of_nobody_names_what_is_missing(driver: Driver) -> None:

@@ -102,10 +102,16 @@ def may_execute(app: str) -> bool:
     return may(Permission.EXECUTE) and (identity is None or identity.apps is None or app in identity.apps)
 
 
+def is_limited_to_apps(otherwise: Permission | None = None) -> bool:
+    """Return whether this call's caller reaches some Apps only; nobody with the permission ``otherwise`` is limited."""
+    identity = _current.get()
+    return identity is not None and identity.apps is not None and otherwise not in identity.permissions
+
+
 def check_app(app: str, otherwise: Permission | None = None) -> None:
     """Raises Forbidden when the caller is limited to other Apps; ``otherwise``: has not this permission either."""
     identity = _current.get()
-    if identity is None or identity.apps is None or app in identity.apps or otherwise in identity.permissions:
+    if identity is None or identity.apps is None or app in identity.apps or not is_limited_to_apps(otherwise):
         return
     named = f"App '{app}'" if app else "Apps without a name"
     raise Forbidden(f"this needs the role executor for {named}, which {identity.name} does not have")

@@ -29,16 +29,19 @@ class Role(StrEnum):
 
 
 ALLOWED: Final[Mapping[Role, frozenset[Permission]]] = {
-    Role.VIEWER: frozenset({Permission.VIEW}),
-    Role.CLERK: frozenset({Permission.VIEW, Permission.TASKS}),
+    Role.VIEWER: frozenset({Permission.VIEW, Permission.ANSWERS}),
+    Role.CLERK: frozenset({Permission.VIEW, Permission.ANSWERS, Permission.TASKS}),
     Role.WORKER: frozenset({Permission.WORK, Permission.STREAM}),
-    Role.EXECUTOR: frozenset({Permission.EXECUTE, Permission.STREAM, Permission.RUNS}),
-    Role.OPERATOR: frozenset({Permission.VIEW, Permission.TASKS, Permission.OPERATE, Permission.RUNS}),
+    Role.EXECUTOR: frozenset({Permission.EXECUTE, Permission.STREAM, Permission.RUNS, Permission.ANSWERS}),
+    Role.OPERATOR: frozenset(
+        {Permission.VIEW, Permission.ANSWERS, Permission.TASKS, Permission.OPERATE, Permission.RUNS}
+    ),
     Role.ADMIN: frozenset(Permission) - {Permission.PROVED, Permission.NONE},
 }
 
 LEAST_ROLE: Final[Mapping[Permission, Role]] = {
     Permission.VIEW: Role.VIEWER,
+    Permission.ANSWERS: Role.VIEWER,
     Permission.TASKS: Role.CLERK,
     Permission.WORK: Role.WORKER,
     Permission.STREAM: Role.WORKER,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Final, NamedTuple
 
@@ -36,7 +36,12 @@ _PREFIX: Final = "pss_"
 _COOKIE: Final = re.compile(rb"pss_[0-9A-Za-z_-]{43}")
 _SECRET_BYTES: Final = 32
 _ID_BYTES: Final = 6
-_OF_EXECUTORS: Final = frozenset({Permission.EXECUTE, Permission.RUNS})
+_OF_EXECUTORS: Final[Mapping[Permission, Permission | None]] = {
+    Permission.EXECUTE: None,
+    Permission.RUNS: Permission.OPERATE,
+    Permission.ANSWERS: Permission.VIEW,
+}
+"""What an executor's limit to Apps is about, and with which permission somebody has it for all of them."""
 _UNKNOWN: Final = "the session is unknown, was ended or has expired: sign in again"
 
 Connections = Callable[[], AbstractAsyncContextManager[TrioConnection]]
@@ -82,7 +87,8 @@ class Sessions:
         cookie = _PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
         expires_at = min(time.time() + self._max_s, proved.expires_at)
         if proved.apps is not None:  # a session has no place for them, and people execute nothing
-            proved = msgspec.structs.replace(proved, permissions=proved.permissions - _OF_EXECUTORS, apps=None)
+            lost = {each for each, otherwise in _OF_EXECUTORS.items() if otherwise not in proved.permissions}
+            proved = msgspec.structs.replace(proved, permissions=proved.permissions - lost, apps=None)
         identity = msgspec.structs.replace(proved, session=digest_of(cookie.encode()), expires_at=expires_at)
         job_types = None if identity.job_types is None else sorted(identity.job_types)
         new = store.NewSession(
@@ -168,6 +174,8 @@ class Sessions:
 
 def _identity_of(row: store.StoredSession) -> Identity:
     permissions = frozenset(Permission(name) for name in row.permissions if name in list(Permission))
+    if Permission.VIEW in permissions:  # also of a session that an engine opened which did not know the other one
+        permissions |= {Permission.ANSWERS}
     return Identity(
         row.name,
         permissions,

@@ -14,7 +14,7 @@ from penstock.api import ROWS
 from penstock.api.permission import Permission
 from penstock.errors import Forbidden, PenstockError
 
-OPEN, VIEW, TASKS = Permission.NONE, Permission.VIEW, Permission.TASKS
+OPEN, VIEW, TASKS, ANSWERS = Permission.NONE, Permission.VIEW, Permission.TASKS, Permission.ANSWERS
 WORK, OPERATE, MODEL = Permission.WORK, Permission.OPERATE, Permission.MODEL
 STREAM, RUNS, EXECUTE = Permission.STREAM, Permission.RUNS, Permission.EXECUTE
 
@@ -45,7 +45,7 @@ RPC: Final[Mapping[str, Permission]] = {
     **{grpc.method: row.needs for row in ROWS for grpc in row.methods},
     _RUNS + "Register": EXECUTE,
     _RUNS + "Start": RUNS,
-    _RUNS + "Find": VIEW,
+    _RUNS + "Find": ANSWERS,
     _RUNS + "List": VIEW,
     _RUNS + "Send": RUNS,
     _RUNS + "ResolveMessage": OPERATE,

@@ -19,7 +19,7 @@ ASK_RUN: Final = DeclaredOperation(
     tag="instances",
     request=w.AskRunRequest,
     answer=RunUpdate,
-    needs=Permission.OPERATE,
+    needs=Permission.RUNS,
     rest=Rest("POST", "/v1/instances/{id}/updates", body=Body(field="call", noun="a call")),
     grpc=Grpc(_SERVICE + "AskRun"),
     errors=(400, 404, 409, 413, 429, 503),
@@ -30,7 +30,7 @@ GET_RUN_UPDATE: Final = DeclaredOperation(
     tag="instances",
     request=w.GetRunUpdateRequest,
     answer=RunUpdate,
-    needs=Permission.VIEW,
+    needs=Permission.ANSWERS,
     rest=Rest(
         "GET",
         "/v1/instances/{id}/updates/{updateId}",
@@ -47,7 +47,7 @@ GET_RUN_VIEW: Final = DeclaredOperation(
     tag="instances",
     request=w.GetRunViewRequest,
     answer=RunView,
-    needs=Permission.VIEW,
+    needs=Permission.ANSWERS,
     rest=Rest(
         "GET",
         "/v1/instances/{id}/view",

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 from grpclib.const import Handler
 
-from penstock.access.identity import actor, check_app, may
+from penstock.access.identity import actor, check_app, is_limited_to_apps
 from penstock.api.permission import Permission
 from penstock.core.graph.definition import BUSINESS_KEY_MAX_CHARS
 from penstock.engine.definitions.definitions import app_of
@@ -99,7 +99,14 @@ class RunService:
 
     async def find(self, request: w.FindRunRequest, _call: object) -> w.FindRunResponse:
         """NOT_FOUND when there is none."""
-        return w.FindRunResponse(await self._find(request))
+        check_app(request.app, Permission.VIEW)
+        found = await self._find(request)
+        await self._check_app_of(found, Permission.VIEW)
+        return w.FindRunResponse(found)
+
+    async def _check_app_of(self, instance_id: str, otherwise: Permission) -> None:
+        if is_limited_to_apps(otherwise):
+            check_app(app_of((await self._engine.instances.get(instance_id)).definition_id))
 
     async def _find(self, request: w.FindRunRequest) -> str:
         check_count(len(request.workflows), "workflows")
@@ -117,8 +124,7 @@ class RunService:
     async def send(self, request: w.SendToRunRequest, _call: object) -> w.SendToRunResponse:
         """FAILED_PRECONDITION when the run has ended, INVALID_ARGUMENT when it waits for another message."""
         instance_id = request.instance_id or (await self._find(request.to) if request.to is not None else "")
-        if not may(Permission.OPERATE):
-            check_app(app_of((await self._engine.instances.get(required(instance_id, "instance_id"))).definition_id))
+        await self._check_app_of(required(instance_id, "instance_id"), Permission.OPERATE)
         by = actor()
         sender = f"{request.sender} ({by})" if request.sender and by else request.sender or by
         await self._engine.runs.send(

@@ -13,9 +13,11 @@ from typing import Any, Final
 import msgspec
 import trio
 
-from penstock.access.identity import actor
+from penstock.access.identity import actor, check_app, is_limited_to_apps
 from penstock.api import updates as api
+from penstock.api.permission import Permission
 from penstock.core.rules.state import InstanceStatus
+from penstock.engine.definitions.definitions import app_of
 from penstock.engine.queues.journal_items import UPDATE_RULES, RecordKind
 from penstock.engine.requests import ids
 from penstock.engine.requests.bound import Binding, bind, needed
@@ -46,7 +48,8 @@ class _Answer(msgspec.Struct, frozen=True):
 
 
 class Updates:
-    """The operations on calls. Raise NotFound, and Conflict for an instance that is no run."""
+    """The operations on calls. Raise NotFound, Conflict for an instance that is no run, and Forbidden for an executor
+    that is limited to other Apps than the run's."""
 
     def __init__(self, settings: Settings, journal: Journal) -> None:
         self._settings, self._journal, self._news = settings, journal, journal.news
@@ -70,6 +73,11 @@ class Updates:
         if not isinstance(value, (list, dict)):
             raise BadRequest("arguments: give a list by position, or an object by name")
         wait_s = _wait_s(call.wait_seconds)
+        if is_limited_to_apps(Permission.OPERATE):
+            found = await self._journal.find_answer(number, id)
+            if found is None:
+                raise NotFound(f"instance '{instance_id}' is unknown")
+            check_app(app_of(found.definition_id), Permission.OPERATE)
         if not self._may_ask:
             await self._journal.require_version(UPDATES_VERSION)
             self._may_ask = True
@@ -108,6 +116,7 @@ class Updates:
                 found = await self._journal.find_answer(number, id)
                 if found is None:
                     raise NotFound(f"instance '{instance_id}' is unknown")
+                check_app(app_of(found.definition_id), Permission.VIEW)
                 if not found.is_known:
                     raise NotFound(f"run '{instance_id}' has no call with the id '{id}'")
                 shown = _shown(id, found)
@@ -127,6 +136,7 @@ class Updates:
                 found = await self._journal.find_view(number)
                 if found is None:
                     raise NotFound(f"instance '{instance_id}' is unknown")
+                check_app(app_of(found.definition_id), Permission.VIEW)
                 if not found.is_code:
                     raise Conflict(f"instance '{instance_id}' is of a definition, not of code: it shows nothing")
                 plain, keyed = parts(found.view)

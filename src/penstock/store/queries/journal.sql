@@ -89,17 +89,19 @@ DELETE FROM journal j WHERE j.instance_id = ANY($1::bigint[]) AND j.pos = ANY($5
     WHERE c.token = j.instance_id AND c.pos = j.pos AND c.path = j.path)
 
 -- name: find_answer
--- A call ($2 its id) of an update of a run ($1 instance): the instance's status and whether it is code; whether there is such
--- a call, and its answer.
-SELECT i.status, (SELECT d.code FROM definition d WHERE d.key = i.definition), s.id IS NOT NULL, s.answer
+-- A call ($2 its id) of an update of a run ($1 instance): the id of the instance's definition, its status, and whether it is
+-- code; whether there is such a call, and its answer.
+SELECT (SELECT d.id FROM definition d WHERE d.key = i.definition), i.status,
+  (SELECT d.code FROM definition d WHERE d.key = i.definition), s.id IS NOT NULL, s.answer
 FROM instance i LEFT JOIN LATERAL (
   SELECT s.id, s.answer FROM signal_id s WHERE s.instance_id = i.id AND s.id = 'u:' || $2::text OFFSET 0) s ON true
 WHERE i.id = $1::bigint
 
 -- name: find_view
--- What a run ($1 instance) shows: its status, whether it is code, who holds it, what its holder noted; and its last record, if
--- that is of the kind $2, of one that has ended.
-SELECT i.status, (SELECT d.code FROM definition d WHERE d.key = i.definition), t.claimed_by, n.progress::text,
+-- What a run ($1 instance) shows: the id of its definition, its status, whether it is code, who holds it, what its holder noted;
+-- and its last record, if that is of the kind $2, of one that has ended.
+SELECT (SELECT d.id FROM definition d WHERE d.key = i.definition), i.status,
+  (SELECT d.code FROM definition d WHERE d.key = i.definition), t.claimed_by, n.progress::text,
   CASE WHEN i.status <> 0 /* ACTIVE */ THEN (
     SELECT payload FROM (SELECT kind, payload FROM journal WHERE instance_id = $1::bigint ORDER BY pos DESC LIMIT 1) j
     WHERE kind = $2::smallint) END

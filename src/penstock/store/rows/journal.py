@@ -336,6 +336,7 @@ def _take_out_refused(items: Sequence[Append]) -> Statement:
 class Answered(NamedTuple):
     """How a call of an update stands. ``answer`` is JSON, None while there is none."""
 
+    definition_id: str
     status: int
     is_code: bool
     is_known: bool
@@ -356,6 +357,7 @@ async def find_answer(connection: TrioConnection, instance: int, id: str) -> Ans
 class FoundView(NamedTuple):
     """What a run shows (JSON), and who holds it."""
 
+    definition_id: str
     status: int
     is_code: bool
     holder: str | None
@@ -368,13 +370,13 @@ async def find_view(connection: TrioConnection, instance: int, view: int) -> Fou
     rows = await connection.fetch(SQL["find_view"], (instance, view))
     if not rows:
         return None
-    status, is_code, holder, noted, last = cast(Any, rows[0])
+    definition_id, status, is_code, holder, noted, last = cast(Any, rows[0])
     vault, text, kind = connection.vault, noted, PROGRESS
     if noted is None:
         text, kind = last, PAYLOAD
     if vault is not None and text is not None:
         text = vault.open_value(text, kind)
-    return FoundView(status, is_code, holder, text)
+    return FoundView(definition_id, status, is_code, holder, text)
 
 
 async def appended(connection: TrioConnection, items: Sequence[tuple[int, NewRecord, int]]) -> set[int]:
