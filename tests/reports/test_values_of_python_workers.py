@@ -11,6 +11,7 @@ from fractions import Fraction
 from pathlib import PurePath
 from typing import Any
 
+import attrs
 import msgspec
 import pytest
 from pydantic import BaseModel
@@ -40,6 +41,11 @@ class Stamped(msgspec.Struct):
 
 class Model(BaseModel):
     at: datetime
+
+
+@attrs.define
+class Defined:
+    at: object
 
 
 class Moment(Enum):
@@ -80,6 +86,7 @@ def test_a_value_that_holds_itself_is_refused() -> None:
         ({"a": Dated(NAIVE)}, "value.a.at"),
         (Stamped(NAIVE), "value.at"),
         (Model(at=NAIVE), "value.at"),
+        ({"a": [Defined({"b": NAIVE})]}, "value.a.0.at.b"),
         ({"a": {NAIVE: 1}}, f"value.a.{NAIVE}"),
         ({"a": [Moment.NAIVE]}, "value.a.0"),
     ],
@@ -95,8 +102,9 @@ def test_a_time_without_its_zone_is_refused_with_the_path(value: object, path: s
     [Decimal("NaN"), Decimal("sNaN"), Decimal("Infinity"), float("nan"), float("-inf"), Moment.NOTHING],
 )
 def test_a_number_that_is_none_is_refused_with_the_path(value: object) -> None:
-    with pytest.raises(BadRequest, match=r"value\.a\.1 is not a finite number"):
-        to_json_object({"a": [1, value]})
+    for place, holder in (("1", value), (r"1\.at", Defined(value))):
+        with pytest.raises(BadRequest, match=rf"value\.a\.{place} is not a finite number"):
+            to_json_object({"a": [1, holder]})
 
 
 @pytest.mark.parametrize(

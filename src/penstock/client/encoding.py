@@ -21,7 +21,8 @@ from penstock.client.errors import BadRequest
 
 
 def to_json(value: object) -> bytes:
-    """Encode a value: JSON types, dataclasses, msgspec structs, pydantic models, dates, UUIDs, decimals as text.
+    """Encode a value: JSON types, dataclasses, msgspec structs, attrs classes, pydantic models, dates, UUIDs, decimals
+    as text.
 
     Raises:
         BadRequest: the value has no JSON form; nothing was sent.
@@ -139,6 +140,8 @@ def _children(value: Any) -> Iterable[tuple[object, object]]:
         return msgspec.structs.asdict(value).items()
     if dataclasses.is_dataclass(value):
         return [(field.name, getattr(value, field.name, None)) for field in dataclasses.fields(value)]
+    if (fields := getattr(type(value), "__attrs_attrs__", None)) is not None:  # of attrs, which is not a dependency
+        return [(field.name, getattr(value, field.name, None)) for field in fields]
     if isinstance(value, list | tuple | set | frozenset):
         return enumerate(cast("Iterable[object]", value))
     if hasattr(value, "model_dump"):
