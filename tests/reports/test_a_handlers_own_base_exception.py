@@ -95,6 +95,35 @@ def test_what_loops_take_for_theirs_fails_the_job_of_an_async_handler(run: Run, 
     assert completed == ["2"]
 
 
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_handler_that_cancels_its_own_task_and_waits_for_nothing_ends_alone(run: Run, raises: bool) -> None:
+    """Of asyncio: the cancel struck the worker where it awaited next, and it did no other job of that type."""
+
+    async def cancels_itself() -> None:
+        if anyio.get_cancelled_exc_class() is asyncio.CancelledError:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+        if raises:
+            raise Own("mine")
+
+    async def main() -> tuple[list[str], list[str]]:
+        transport = ScriptedTransport()
+        worker = Worker(transport)
+        worker.handler("t")(cancels_itself)
+        worker.handler("good")(good)
+        async with worker:
+            transport.hand_out(job("1"))
+            await transport.wait_until(lambda: transport.failed or transport.completed)
+            transport.hand_out(job("2", "good"))
+            with anyio.fail_after(60):
+                await transport.wait_until(lambda: any(done.job_id == "2" for done in transport.completed))
+        assert transport.released == []
+        return [report.error_message for report in transport.failed], [done.job_id for done in transport.completed]
+
+    assert run(main) == ((["Own: mine"], ["2"]) if raises else ([], ["1", "2"]))
+
+
 def test_errors_of_a_clean_up_do_not_end_the_worker(run: Run) -> None:
     """The handler is cancelled, as its time is over, and raises in a task of its own meanwhile."""
 
