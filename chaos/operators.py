@@ -143,7 +143,7 @@ class Operator:
                 lambda client, cursor=cursor: client.list_audit(contains=self._prefix, limit=PAGE, cursor=cursor)  # type: ignore[misc]
             )
             assert page is not None
-            listed.update((record.kind, record.detail) for record in page.items)
+            listed.update((record.kind, record.detail or "") for record in page.items)
             cursor = page.next
             if cursor is None:
                 break

@@ -140,8 +140,8 @@ def _children(value: Any) -> Iterable[tuple[object, object]]:
         return msgspec.structs.asdict(value).items()
     if dataclasses.is_dataclass(value):
         return [(field.name, getattr(value, field.name, None)) for field in dataclasses.fields(value)]
-    if (fields := getattr(type(value), "__attrs_attrs__", None)) is not None:  # of attrs, which is not a dependency
-        return [(field.name, getattr(value, field.name, None)) for field in fields]
+    if hasattr(value, "__attrs_attrs__"):  # of attrs, which is not a dependency
+        return [(field.name, getattr(value, field.name, None)) for field in value.__attrs_attrs__]
     if isinstance(value, list | tuple | set | frozenset):
         return enumerate(cast("Iterable[object]", value))
     if hasattr(value, "model_dump"):
