@@ -238,8 +238,8 @@ def requeue(
 
     Use it after a switch to polling, or when a broker lost its records.
 
-    Without it they come back at their deadlines. A worker that still has one of them is told `lease-lost`, unless its
-    result came first. Engines may run meanwhile. Tells how many came back.
+    Without it they come back at their deadlines. A worker that still has one of them gets `lease-lost`, unless its
+    result came first. Engines may run meanwhile. The command prints how many came back.
     """
     from penstock.errors import PenstockError
     from penstock.runtime.requeue import requeue as bring_back
@@ -264,12 +264,13 @@ def demo(
         typer.Option(help="Directory of the embedded PostgreSQL, kept. [default: a temporary one]", metavar="DIR"),
     ] = None,
     open_: Annotated[
-        bool, typer.Option("--open", help="Keep the engine until Ctrl-C, for a look with the console in a browser.")
+        bool,
+        typer.Option("--open", help="Keep the engine until Ctrl-C, so that you can open the console in a browser."),
     ] = False,
 ) -> None:
     """Show a whole run: an engine on its embedded PostgreSQL, a workflow, a worker, the history of one instance.
 
-    Uses free ports and a temporary directory and leaves nothing behind. Settings of the environment don't count here.
+    It uses free ports and a temporary directory, which it removes. It ignores settings of the environment.
     """
     from penstock.cli.demo import run_demo
 
@@ -367,8 +368,8 @@ def debug(
     """Replay a run from its journal under a debugger, to the line where it waits, failed or was blocked.
 
     Under pdb, or in the debugger of the editor that has started this command. The code gets the recorded results. No
-    step runs and nothing is written. `--json` tells the place and starts no debugger. Exit code 1 when there is no such
-    run or operation, 2 when a file or the code can't be read.
+    step runs and nothing is written. `--json` prints the place and starts no debugger. Exit code 1 when there is no
+    such run or operation, 2 when a file or the code can't be read.
     """
     from penstock.cli.debug import run_debug
 
@@ -383,9 +384,9 @@ def validate(
 ) -> None:
     """Check definitions as an upload would, with every problem and its place; no engine is needed.
 
-    Hints tell what may be meant otherwise: they leave a definition valid. Exit code 1 when one is not valid, 2 when one
-    can't be read. `--json`: `{"valid", "problems": [{"file", "path", "reason"}]}`, and where there are hints, `"hints":
-    [{"file", "path", "text", "kind"}]`.
+    A hint is about something that may be meant otherwise. A definition with hints is valid. Exit code 1 when one is not
+    valid, 2 when one can't be read. `--json`: `{"valid", "problems": [{"file", "path", "reason"}]}`, and if there are
+    hints, `"hints": [{"file", "path", "text", "kind"}]`.
     """
     settings = read_settings(config)
     from penstock.cli.offline import run_validate

@@ -42,7 +42,7 @@ def list_attention(
 @app.command()
 def acknowledge(
     key: KeyArgument,
-    note: Annotated[str | None, typer.Option(help="A note for those who look next.")] = None,
+    note: Annotated[str | None, typer.Option(help="A note for the people who see it next.")] = None,
     url: UrlOption = DEFAULT_URL,
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,

@@ -21,8 +21,8 @@ def show(
 ) -> None:
     """Print every setting, its value and where that comes from; secrets are hidden.
 
-    Variables of the environment that begin with WE_ and mean nothing are told, with the name that was perhaps meant.
-    Exit code 2 when the settings are wrong, all problems told.
+    It reports each variable of the environment that begins with WE_ and is no setting, with a name that is like it.
+    Exit code 2 when the settings are wrong: then it prints all problems.
     """
     from penstock.settings import SETTINGS, SettingsError, did_you_mean, load_with_sources, unknown_environment
 

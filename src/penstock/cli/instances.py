@@ -468,7 +468,7 @@ def migrate(
 ) -> None:
     """Let open or failed instances go on in another version of their definition, one after another.
 
-    The first that can't ends it; with --dry-run all are looked at, and the exit code is 1 if one can't.
+    The command ends at the first one that can't. With --dry-run it checks all, and the exit code is 1 if one can't.
     `--json`: a line for each.
     """
     renamed, rule = renamed_steps(steps or []), timers.value if timers else None

@@ -33,7 +33,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 OlderOption = Annotated[
     str | None,
     typer.Option(
-        help="Only jobs that have waited this long or longer: 30s, 10m, 2h, 1d. For job types their oldest job counts.",
+        help="Only jobs that have waited this long or longer: 30s, 10m, 2h, 1d. For job types: whose oldest job has.",
         metavar="TIME",
     ),
 ]
@@ -77,9 +77,9 @@ def attempts(
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the newest attempts of a job, oldest first: what each was given, told last and gave.
+    """List the newest attempts of a job, oldest first: what each got, last reported and returned.
 
-    What it was given is kept where the definition has `recordAttempts`, or the engine records the job type.
+    What it got is kept where the definition has `recordAttempts`, or the engine records the job type.
     """
     with connected(url, token_file) as client:
         found = client.get_attempts(id)

@@ -36,8 +36,8 @@ def set_queue(
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a queue, or give it another policy: it counts from the next claim on. What is left out is not limited;
-    a pause stays unless `"paused": false` ends it."""
+    """Make a queue, or give it another policy, which applies from the next claim on. A limit that is left out is
+    none. A pause stays unless `"paused": false` ends it."""
     import msgspec
 
     from penstock.wire.queue import QueuePolicy

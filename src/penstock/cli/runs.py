@@ -203,7 +203,8 @@ def call_update(
     id: IdArgument,
     name: Annotated[str, typer.Argument(help="Of the update: its handler in the workflow function.")],
     arguments: Annotated[
-        list[str] | None, typer.Argument(help="By position. JSON; what is none is taken for text.", metavar="[JSON]…")
+        list[str] | None,
+        typer.Argument(help="By position, as JSON. A word that is no JSON is a text.", metavar="[JSON]…"),
     ] = None,
     update_id: Annotated[
         str | None, typer.Option(help="A second call with it is the same one, and gets the same answer.")

@@ -29,7 +29,7 @@ ZoneOption = Annotated[
 ]
 EveryOption = Annotated[str | None, typer.Option(help="An interval in place of --cron, such as PT15M.")]
 AnchorOption = Annotated[
-    str | None, typer.Option(help="The time from which --every counts. [default: 1970]", metavar="RFC3339")
+    str | None, typer.Option(help="The time at which --every begins. [default: 1970]", metavar="RFC3339")
 ]
 JitterOption = Annotated[str | None, typer.Option(help="Start up to this much later, such as PT2M.")]
 StartAtOption = Annotated[str | None, typer.Option(help="No times before this one.", metavar="RFC3339")]

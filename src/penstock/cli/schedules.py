@@ -84,7 +84,7 @@ def set_schedule(
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a schedule, or change it from now on. `preview` tells beforehand when it would fire."""
+    """Make a schedule, or change it from now on. `preview` lists beforehand when it would fire."""
     from penstock.client import ScheduleSpec
 
     spec = ScheduleSpec(

@@ -32,7 +32,9 @@ InstanceKeyOption = Annotated[
         help="A key that is unique among the definition's open instances. A second start returns the first instance."
     ),
 ]
-KeepOption = Annotated[bool, typer.Option("--keep-instance-key", help="Keep the key taken after the instance's end.")]
+KeepOption = Annotated[
+    bool, typer.Option("--keep-instance-key", help="No other instance may have the key after this one's end, either.")
+]
 RepeatOption = Annotated[
     str | None, typer.Option(help="The idempotency key: a repeated call gets the first answer again.")
 ]
