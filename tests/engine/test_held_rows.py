@@ -21,6 +21,7 @@ from penstock.runtime.lease_sweeper import LeaseSweeper
 from penstock.store.rows.jobs import JobKey
 from penstock.testing.definitions import Json, definition, end, fork, linear, service, timer
 from penstock.wire.model import Job, JobRef
+from tests.engine import runs
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, number
 from tests.shapes import wait
@@ -197,6 +198,34 @@ async def test_a_held_key_makes_only_its_own_start_wait(make_driver: MakeDriver)
     assert len(took_s) == 4
     assert max(took_s) < OTHERS_WAIT_S
     await driver.start("linear", idempotency_key="held")
+
+
+async def test_a_held_run_makes_only_its_own_forks_wait(make_driver: MakeDriver) -> None:
+    driver = make_driver(outage_wait_seconds=PATIENCE_S)
+    slow, free = [await runs.begin(driver, id=id) for id in ("slow", "free")]
+    took_s: list[float] = []
+
+    async def refused(id: str | None) -> None:
+        with pytest.raises(Unavailable):
+            await driver.engine.forks.fork(slow.instance_id, "start", fork_id=id)
+
+    async def other(id: str | None) -> None:
+        took_s.append(await timed(driver.engine.forks.fork(free.instance_id, "start", fork_id=id)))
+        took_s.append(await timed(runs.start(driver, id=None if id is None else f"as {id}")))
+
+    with held_instance(driver.dsn, slow.instance_id):
+        async with trio.open_nursery() as nursery:
+            for id in (None, "of the slow one"):
+                nursery.start_soon(refused, id)
+            for id in (None, "of the free one"):
+                nursery.start_soon(other, id)
+            await wait_until(partial(is_lock_waiting, driver))
+            for id in (None, "another"):
+                await other(id)
+    assert len(took_s) == 8
+    assert max(took_s) < OTHERS_WAIT_S
+    assert driver.rows("SELECT count(*) FROM audit WHERE kind = 'FORKED'") == [(4,)]
+    await driver.engine.forks.fork(slow.instance_id, "start", fork_id="of the slow one")
 
 
 async def test_polls_get_the_jobs_that_nobody_holds(make_driver: MakeDriver) -> None:
