@@ -110,7 +110,7 @@ def test_queues_schedules_and_batches_take_an_operator_to_be_changed() -> None:
     looks = re.compile("GET |POST .*/preview$|/penstock.v1.[A-Za-z]+/(Get|List|Preview)")
     for needs in (rest, rpc):
         assert needs == {name: Permission.VIEW if looks.match(name) else Permission.OPERATE for name in needs}
-    assert (len(rest), len(rpc)) == (21, 21)
+    assert (len(rest), len(rpc)) == (21, 23)
 
 
 async def test_each_rpc_takes_only_the_roles_of_its_row() -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from penstock.cli.queues import shown_waiting
 from penstock.cli.schedule_preview import clock_changes
+from penstock.durable import App, workflow
 from penstock.wire.model import StartRequest
 from penstock.wire.schedule import ScheduleSpec
 from tests.cli.shell import CLAIM, Shell
@@ -162,6 +163,36 @@ def test_a_schedule_is_made_shown_paused_run_and_deleted(shell: Shell) -> None:
     assert (gone.exit_code, "schedule 'nightly' is unknown" in gone.stderr) == (1, True)
     wrong = shell.run("schedule", "set", "nightly", "claim", "--cron", "0 2 * *")
     assert (wrong.exit_code, "cron[0]: '0 2 * *' is no cron expression" in wrong.stderr) == (1, True)
+
+
+def test_what_code_has_is_listed_and_put_again(shell: Shell, engine: RunningEngine) -> None:
+    @workflow(schedule="0 8 * * mon")
+    async def reminds() -> None: ...
+
+    @workflow(schedule="0 9 * * mon")
+    async def reports() -> None: ...
+
+    with App(reminds, reports, name="cli", at=engine.grpc_url).in_thread():
+        pass
+
+    def listed() -> list[list[str]]:
+        return [line.split()[:4] for line in shell.out("declaration", "list").splitlines() if " cli:" in line]
+
+    shell.out("schedule", "set", "cli:reminds", "cli:reminds", "--cron", "0 9 * * mon")
+    shell.out("schedule", "delete", "cli:reports")
+    assert listed() == [
+        ["schedule", "cli:reminds", "CHANGED", "cli:reminds@1"],
+        ["schedule", "cli:reports", "DELETED", "cli:reports@1"],
+    ]
+    put = shell.out("declaration", "apply", "schedule", "cli:reminds")
+    assert put == "schedule cli:reminds: AS_IN_CODE\n"
+    assert shell.out("schedule", "list").count("0 8 * * mon (UTC)") == 1
+    unknown = shell.run("declaration", "apply", "queue", "none")
+    assert (unknown.exit_code, "no code has ever had a queue 'none'" in unknown.stderr) == (1, True)
+    wrong = shell.run("declaration", "apply", "timer", "none")
+    assert (wrong.exit_code, "kind: is schedule or queue" in wrong.stderr) == (1, True)
+    for id in ("cli:reminds", "cli:reports"):
+        shell.run("schedule", "delete", id)
 
 
 def test_a_schedule_that_nobody_has_put_is_previewed(shell: Shell) -> None:

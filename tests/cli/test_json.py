@@ -261,6 +261,8 @@ def _flow(told: Told, directory: Path) -> None:
     assert told.one("schedule", "backfill", "nightly", *(each[:19] for each in past))["id"] == "nightly"
     assert told.one("schedule", "show", "nightly")["cron"] == ["0 2 * * *"]
     assert told.one("schedule", "delete", "nightly") == {"id": "nightly", "deleted": True}
+    assert told.one("declaration", "list") == []
+    assert told.lines("declaration", "apply", "schedule", "nightly", code=1) == []
     assert told.one("message", "publish", "paid", "C-9")["kept"] is True
     assert [each["name"] for each in told.one("message", "list")] == ["paid"]
 

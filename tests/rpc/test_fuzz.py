@@ -108,7 +108,7 @@ FLOW_REQUESTS = (
 SCHEDULES = "/penstock.v1.Schedules/"
 SCHEDULE_REQUESTS = (
     s.GetScheduleRequest, s.ListSchedulesRequest, s.DeleteScheduleRequest, s.PauseScheduleRequest,
-    s.ResumeScheduleRequest, s.TriggerScheduleRequest, s.BackfillScheduleRequest,
+    s.ResumeScheduleRequest, s.TriggerScheduleRequest, s.BackfillScheduleRequest, s.ListDeclarationsRequest,
 )  # fmt: skip
 
 
@@ -134,6 +134,8 @@ class Target:
             self.samples[SCHEDULES + name] = encode_message(kind("nightly", spec))
         for kind in SCHEDULE_REQUESTS:
             self.samples[SCHEDULES + kind.__name__.removesuffix("Request")] = encode_message(kind("nightly"))
+        applied = s.ApplyDeclarationRequest("schedule", "nightly")
+        self.samples[SCHEDULES + "ApplyDeclaration"] = encode_message(applied)
         call = UpdateCall("set_limit", b"[1]", "u")
         self.samples["/penstock.v1.Updates/AskRun"] = encode_message(u.AskRunRequest("1f", call))
         self.samples["/penstock.v1.Updates/GetRunUpdate"] = encode_message(u.GetRunUpdateRequest("1f", "u"))

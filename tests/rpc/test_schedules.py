@@ -8,6 +8,8 @@ import msgspec
 import pytest
 from grpclib.const import Status
 
+from penstock.engine.runs.code import CodeWorkflow
+from penstock.engine.schedules.declared import InCode
 from penstock.rpc.rows import without_empty
 from penstock.testing.definitions import linear
 from penstock.wire import schedules_v1 as w
@@ -49,6 +51,45 @@ async def test_each_call_does_what_rest_does(make_driver: MakeDriver) -> None:
         with pytest.raises(CallFailed) as gone:
             await run.call(SERVICE + "GetSchedule", w.GetScheduleRequest("nightly"), Schedule)
         assert gone.value.status is Status.NOT_FOUND
+
+
+async def test_what_code_has_is_listed_and_put_again(make_driver: MakeDriver) -> None:
+    driver = make_driver()
+    for name in ("remind", "report"):
+        workflow = CodeWorkflow(name, 2, "shop")
+        await driver.engine.code.register(workflow, anew=True)
+        spec = ScheduleSpec(cron=["0 8 * * mon"])
+        await driver.engine.declarations.register(workflow, InCode(msgspec.json.encode(spec), "", b""))
+    other = ScheduleSpec("shop:remind", cron=["0 9 * * mon"])
+    await driver.engine.schedules.put("shop:remind", other)
+    async with served(driver.engine) as run:
+        asked = w.ListDeclarationsRequest(limit=1)
+        first = await run.call(SERVICE + "ListDeclarations", asked, w.ListDeclarationsResponse)
+        asked = w.ListDeclarationsRequest(first.next, 1)
+        second = await run.call(SERVICE + "ListDeclarations", asked, w.ListDeclarationsResponse)
+        found = first.declarations + second.declarations
+        assert [(each.kind, each.id, each.state, each.workflow, each.version) for each in found] == [
+            ("schedule", "shop:remind", "CHANGED", "shop:remind", 2),
+            ("schedule", "shop:report", "AS_IN_CODE", "shop:report", 2),
+        ]
+        assert second.next == ""
+        assert found[0].seen_at is not None
+        assert msgspec.json.decode(found[0].body)["cron"] == ["0 8 * * mon"]
+        apply = w.ApplyDeclarationRequest("schedule", "shop:remind")
+        put = await run.call(SERVICE + "ApplyDeclaration", apply, w.CodeDeclaration)
+        assert put.state == "AS_IN_CODE"
+        await driver.engine.declarations.register(CodeWorkflow("remind", 3, "shop"), InCode())
+        with pytest.raises(CallFailed) as gone:
+            await run.call(SERVICE + "ApplyDeclaration", apply, w.CodeDeclaration)
+        assert gone.value.status is Status.FAILED_PRECONDITION
+        for kind, says in (("timer", "kind: is schedule or queue"), ("", "kind: is required")):
+            with pytest.raises(CallFailed) as refused:
+                await run.call(SERVICE + "ApplyDeclaration", w.ApplyDeclarationRequest(kind, "n"), w.CodeDeclaration)
+            assert (refused.value.status, refused.value.reason) == (Status.INVALID_ARGUMENT, says)
+        listed = await run.call(SERVICE + "ListDeclarations", w.ListDeclarationsRequest(), w.ListDeclarationsResponse)
+        assert [(each.state, each.body == b"") for each in listed.declarations] == [
+            ("NOT_IN_CODE", True), ("AS_IN_CODE", False),
+        ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -154,8 +154,8 @@ CALLS = (
     RowCall(sql_requests.LIST_SQL_REQUESTS, sql_requests.ListSqlRequests("WAITING")),
     RowCall(sql_requests.RETRY_SQL_REQUEST, sql_requests.OneSqlRequest("{id}")),
     RowCall(sql_requests.DROP_SQL_REQUEST, sql_requests.OneSqlRequest("{id}")),
-    RowCall(declared.LIST_DECLARATIONS, declared.ListDeclarations()),
-    RowCall(declared.APPLY_DECLARATION, declared.OneDeclaration("{kind}", "{id}")),
+    RowCall(declared.LIST_DECLARATIONS, s.ListDeclarationsRequest("schedule:a", 7)),
+    RowCall(declared.APPLY_DECLARATION, s.ApplyDeclarationRequest("{kind}", "{id}")),
 )
 
 

@@ -6,6 +6,7 @@ From proto/penstock/v1/schedules.proto, where it stands what each field means. F
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated
 
 from msgspec import Struct, field
@@ -68,3 +69,30 @@ class PreviewScheduleRequest(Struct):
     id: Annotated[str, Proto(1)] = ""
     spec: Annotated[ScheduleSpec | None, Proto(2)] = None
     count: Annotated[int | None, Proto(3, INT32)] = None
+
+
+class CodeDeclaration(Struct):
+    """A schedule or a queue that the code of a durable workflow has, or had."""
+
+    kind: Annotated[str, Proto(1)] = ""
+    id: Annotated[str, Proto(2)] = ""
+    state: Annotated[str, Proto(3)] = ""
+    workflow: Annotated[str, Proto(4)] = ""
+    version: Annotated[int, Proto(5)] = 0
+    seen_at: Annotated[datetime | None, Proto(6)] = None
+    body: Annotated[bytes, Proto(7)] = b""
+
+
+class ListDeclarationsRequest(Struct):
+    cursor: Annotated[str | None, Proto(1, TEXT)] = None
+    limit: Annotated[int | None, Proto(2, INT32)] = None
+
+
+class ListDeclarationsResponse(Struct):
+    declarations: Annotated[list[CodeDeclaration], Proto(1)] = field(default_factory=list[CodeDeclaration])
+    next: Annotated[str, Proto(2)] = ""
+
+
+class ApplyDeclarationRequest(Struct):
+    kind: Annotated[str | None, Proto(1, TEXT)] = None
+    id: Annotated[str, Proto(2)] = ""

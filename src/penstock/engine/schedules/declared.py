@@ -18,7 +18,7 @@ import msgspec
 from penstock.api import declared as api
 from penstock.engine.queues.queues import Queues, check_policy
 from penstock.engine.queues.queues import check_name as check_queue
-from penstock.engine.requests.bound import Binding, bind
+from penstock.engine.requests.bound import Binding, bind, needed
 from penstock.engine.requests.paging import NAME_MAX_CHARS, slice_limit
 from penstock.engine.requests.payload import check_text
 from penstock.engine.runs.code import CodeWorkflow
@@ -172,7 +172,7 @@ def bindings(declared: Declarations) -> tuple[Binding, ...]:
     """Return what serves the operations on what code has."""
     return (
         bind(api.LIST_DECLARATIONS, lambda ask: declared.list(ask.cursor, ask.limit)),
-        bind(api.APPLY_DECLARATION, lambda ask: declared.apply(ask.kind, ask.id)),
+        bind(api.APPLY_DECLARATION, lambda ask: declared.apply(needed(ask.kind, "kind"), ask.id)),
     )
 
 
