@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from random import Random
+
 import pytest
 import trio
 
@@ -46,6 +49,43 @@ async def test_a_window_never_sees_more_than_its_limit(driver: Driver, burst: in
     await driver.engine.queues.put("api", QueuePolicy(["work"], rate=Rate(5, "PT1M", burst, window=True)))
     rate = (await driver.engine.queues.get("api")).policy.rate
     assert rate == Rate(5, "PT1M", at_once, window=True)
+
+
+@pytest.mark.parametrize("per_key", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+async def test_no_period_sees_more_than_a_windows_limit_and_none_starves(
+    driver: Driver, seed: int, per_key: bool
+) -> None:
+    """Whatever the limit, the period and the burst, and whenever somebody asks: also a moment before an attempt may
+    begin, as long as that moment is one of the clock's."""
+    random = Random(seed)
+    limit = random.randint(1, 7)
+    period_s = random.choice((1, 7, 60, 86_400))
+    burst = random.randint(1, limit)
+    rate = Rate(limit, f"PT{period_s}S", burst, window=True)
+    policy = QueuePolicy(["work"], rate_per_key=rate) if per_key else QueuePolicy(["work"], rate=rate)
+    await limited(driver, policy, *["a" if per_key else None] * 60)
+    now, began = 0, list[int]()  # microseconds
+    pace = period_s * 1_000_000 / each_period(rate)
+    for _ in range(45):
+        steps = (0, 1, int(pace * random.random()), int(pace), int(pace) + 1, int(pace * (1 - 0.9e-6)), int(pace) * 3)
+        step = random.choice(steps)
+        now += step
+        began += [now] * await begin(driver, after=step / 1e6)
+        seen = [sum(at <= other < at + period_s * 1_000_000 for other in began) for at in set(began)]
+        assert max(seen, default=0) <= limit, (rate, began)
+        longest = math.ceil(pace * (1 + 4e-6)) + 4
+        if now - (began[-1] if began else 0) > longest and len(began) < 60:
+            pytest.fail(f"nothing began for {now - began[-1]} µs of {longest}: {rate}")
+    assert began
+
+
+async def test_a_window_of_a_day_does_not_end_a_moment_early(driver: Driver) -> None:
+    """A millionth of a day is 86 ms."""
+    await limited(driver, QueuePolicy(["work"], rate=Rate(1, "P1D", window=True)), None, None)
+    assert await begin(driver) == 1
+    assert await begin(driver, after=86_399.95) == 0
+    assert await begin(driver, after=0.3) == 1
 
 
 def test_burst_and_pace_of_a_window_are_its_limit_together() -> None:

@@ -284,9 +284,10 @@ class FlowGame:
         pick: Callable[..., Any] = self.source.choice
         policy = Policy(
             self.generation, types or pick((self.types, self.types, self.types[:1])), concurrency=pick((None, 1, 2, 4)),
-            per_key=pick((None, None, 1, 2)), rate=pick((None, None, Rate(2, 1, 2), Rate(1, 1, 3))),
-            rate_per_key=pick((None, None, Rate(1, 1, 1), Rate(4, 1, 2))), weights=pick(({}, {"gold": 2})),
-            paused=paused,
+            per_key=pick((None, None, 1, 2)),
+            rate=pick((None, None, Rate(2, 1, 2), Rate(1, 1, 3), Rate(3, 1, 2, window=True))),
+            rate_per_key=pick((None, None, Rate(1, 1, 1), Rate(4, 1, 2), Rate(2, 1, 1, window=True))),
+            weights=pick(({}, {"gold": 2})), paused=paused,
         )  # fmt: skip
         body: dict[str, Any] = {"jobTypes": policy.types, "weights": policy.weights}
         if policy.concurrency is not None:
@@ -524,7 +525,8 @@ class FlowGame:
 
 
 def rate_body(rate: Rate) -> dict[str, Any]:
-    return {"limit": rate.limit, "period": f"PT{rate.period_s}S", "burst": rate.burst}
+    kind = {"window": True} if rate.window else {}
+    return {"limit": rate.limit, "period": f"PT{rate.period_s}S", "burst": rate.burst, **kind}
 
 
 def duration(microseconds: int) -> str:

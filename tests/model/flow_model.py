@@ -25,13 +25,22 @@ class Rate(NamedTuple):
     limit: int
     period_s: int
     burst: int
+    window: bool = False
 
     @property
-    def pace(self) -> int:
+    def pace(self) -> float:
+        """A window's is some millionths longer than its part of the period."""
+        if self.window:
+            return (self.period_s * SECOND + 1) / (self.limit + 1 - self.burst - 2e-6)
         return self.period_s * SECOND // self.limit
 
     def left(self, paid_until: int, now: int) -> int:
-        return self.burst - -(-max(0, paid_until - now) // self.pace)
+        return math.floor(self.burst - max(0, paid_until - now) / self.pace + 1e-6)
+
+    @property
+    def most(self) -> int:
+        """How many may begin in any period, by the page."""
+        return self.limit if self.window else self.limit + self.burst
 
 
 @dataclass(frozen=True)
@@ -113,7 +122,7 @@ class FlowModel:
         begins = self.now + asked["delay"] if "delay" in asked else None
         if rule := asked.get("throttle"):
             rate: Rate = rule["rate"]
-            wait = self._paid(rule) - self.now - rate.burst * rate.pace
+            wait = self._paid(rule) - self.now - rate.burst * int(rate.pace)
             if wait > 0 and not rule["delays"]:
                 return Foreseen(throttled=True)
             begins = self.now + wait if wait > 0 else None
@@ -248,6 +257,7 @@ class FlowModel:
         self._check_turns(jobs, left)
         for job in jobs:
             self._begin(job)
+        self._pay(jobs)
         self._check_rates()
 
     def _check_turns(self, jobs: list[ModelJob], left: list[ModelJob]) -> None:
@@ -269,15 +279,22 @@ class FlowModel:
     def _begin(self, job: ModelJob) -> None:
         job.running = True
         policy = self._limits(job.job_type)
+        if policy is not None:
+            self._count(job, policy)
+
+    def _pay(self, jobs: list[ModelJob]) -> None:
+        """Of one type, which began at once."""
+        policy = self._limits(jobs[0].job_type) if jobs else None
         if policy is None:
             return
-        self._count(job, policy)
-        for key, rate in (("", policy.rate), (job.instance.key, policy.rate_per_key)):
-            if rate is None or (rate is policy.rate_per_key and not key):
+        keys = Counter(job.instance.key for job in jobs if job.instance.key)
+        of_keys = [(key, policy.rate_per_key, number) for key, number in keys.items()]
+        for key, rate, number in [("", policy.rate, len(jobs)), *of_keys]:
+            if rate is None:
                 continue
             where = policy.generation, key
-            self.paid[where] = max(self.paid[where], self.now) + rate.pace
-            self.begun[*where, rate].append(self.now)
+            self.paid[where] = max(self.paid[where], self.now) + math.ceil(number * rate.pace)
+            self.begun[*where, rate] += [self.now] * number
 
     def _count(self, job: ModelJob, policy: Policy) -> None:
         if policy.concurrency is not None:
@@ -287,11 +304,11 @@ class FlowModel:
         self.counts.update(job.held)
 
     def _check_rates(self) -> None:
-        """As the page says it: in any period begin at most burst + limit."""
+        """As the page says it: in any period, its last moment left out, begin so many at most."""
         for (_, _, rate), times in self.begun.items():
             for at in set(times):
                 seen = sum(at <= other < at + rate.period_s * SECOND for other in times)
-                assert seen <= rate.burst + rate.limit, "more began in a period than its burst and its limit"
+                assert seen <= rate.most, f"{seen} began in a period of {rate}"
 
     def _let_go(self, job: ModelJob) -> None:
         self.counts.subtract(job.held)

@@ -74,6 +74,11 @@ class QueueLimits(NamedTuple):
     key_rate_wait_s: float | None
 
 
+_WINDOW_SLACK: Final = 2e-6
+"""The statements let an attempt begin by a millionth of a pace before its time, or by a microsecond: what floats and
+whole microseconds lose. A window's pace is longer by more than that, so that no period sees one more than its limit."""
+
+
 class _StoredRate(msgspec.Struct, rename="camel", omit_defaults=True):
     limit: int
     period: str
@@ -112,8 +117,10 @@ def _stored(policy: QueuePolicy) -> bytes:
 def _stored_rate(rate: Rate | None) -> _StoredRate | None:
     if rate is None:
         return None
-    pace = parse_duration(rate.period) * 1e6 / each_period(rate)
-    return _StoredRate(rate.limit, rate.period, burst_of(rate), pace, rate.window)
+    period_micros, each = parse_duration(rate.period) * 1e6, float(each_period(rate))
+    if rate.window:
+        period_micros, each = period_micros + 1, each - _WINDOW_SLACK
+    return _StoredRate(rate.limit, rate.period, burst_of(rate), period_micros / each, rate.window)
 
 
 _read_stored = msgspec.json.Decoder(_Stored).decode
