@@ -150,6 +150,7 @@ async def test_a_fork(cut_driver: Driver, proxy: Proxy, committed: bool) -> None
     [taken] = await runs.take(cut_driver, n=5)
     assert await runs.paths(cut_driver, taken.run_lease) == ["", "/0"]
     assert cut_driver.rows("SELECT count(*) FROM instance") == [(2,)]
+    assert cut_driver.rows("SELECT count(*) FROM audit WHERE kind = 'FORKED'") == [(1,)]
 
 
 async def test_a_wide_completion(cut_driver: Driver, proxy: Proxy, committed: bool) -> None:
