@@ -10,7 +10,7 @@ ON CONFLICT (key) DO UPDATE SET count = excluded.count, actor = excluded.actor, 
   until = excluded.until
 
 -- name: withdraw_acknowledgement
-DELETE FROM acknowledged WHERE key = $1::text RETURNING key
+DELETE FROM acknowledged WHERE key = $1::text AND until > penstock_now() RETURNING key
 
 -- name: read_acknowledged
 -- Those that hold, the newest $1: (key, count, actor, note, at, until).
