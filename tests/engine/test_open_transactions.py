@@ -10,6 +10,7 @@ from typing import Any, Final
 import psycopg
 import pytest
 import trio
+from psycopg.pq import TransactionStatus
 
 from penstock.engine.queues import low_water_marks
 from penstock.runtime.retention import Retention
@@ -35,9 +36,17 @@ QUICK: Final = definition(service("a", "end", job_type="quick"), end(), definiti
 def two_phase(shop: psycopg.Connection[Any]) -> Generator[psycopg.Connection[Any]]:
     """Prepares, commits and rolls back; what a test leaves prepared would keep its database."""
     yield shop
+    if shop.info.transaction_status != TransactionStatus.IDLE:  # a test failed within one
+        shop.execute("ROLLBACK")
     mine = "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"
     for (gid,) in shop.execute(mine).fetchall():
         shop.execute(f"ROLLBACK PREPARED '{gid}'".encode())
+
+
+def phase(shop: psycopg.Connection[Any], words: str, gid: str) -> None:
+    """`PREPARE TRANSACTION`, `COMMIT PREPARED` or `ROLLBACK PREPARED`. The databases of all tests that run have the
+    names of prepared transactions together."""
+    shop.execute(f"{words} '{gid} {shop.info.dbname}'".encode())
 
 
 def prepare(shop: psycopg.Connection[Any], gid: str, definition: str = "orders", **named: object) -> str:
@@ -46,7 +55,7 @@ def prepare(shop: psycopg.Connection[Any], gid: str, definition: str = "orders",
     shop.execute("SET LOCAL penstock.notify = off")
     instance = call(shop, "start", definition, {"gid": gid}, **named)
     shop.execute("INSERT INTO orders VALUES (hashtext(%s), %s)", [gid, instance])
-    shop.execute(f"PREPARE TRANSACTION '{gid}'".encode())
+    phase(shop, "PREPARE TRANSACTION", gid)
     return str(instance)
 
 
@@ -63,9 +72,9 @@ async def test_a_prepared_start_is_carried_out_after_commit_prepared(
     async with driver.engine.database.connection() as connection:
         await driver.engine.sql_requests.chores(connection)
     await Retention(driver.engine).run_once()
-    two_phase.execute("ROLLBACK PREPARED 'gone'")
+    phase(two_phase, "ROLLBACK PREPARED", "gone")
     assert await carry_out(driver) == 0
-    two_phase.execute("COMMIT PREPARED 'kept'")
+    phase(two_phase, "COMMIT PREPARED", "kept")
     assert await carry_out(driver) == 1
     assert await carry_out(driver) == 0
     assert await driver.variables(kept) == {"gid": "kept"}
@@ -88,11 +97,11 @@ async def test_the_requests_of_a_prepared_transaction_keep_their_order(
     call(two_phase, "signal", waiting, "approval", {"by": "ada"})
     call(two_phase, "publish", "paid", "o-1")
     call(two_phase, "cancel", instance, "it was a mistake")
-    two_phase.execute("PREPARE TRANSACTION 'all'")
+    phase(two_phase, "PREPARE TRANSACTION", "all")
     other = call(two_phase, "signal", waiting, "approval", {"by": "bob"}, signal_id="other")
     assert other > 0
     assert await carry_out(driver) == 1, "what is about the same instance does not wait either"
-    two_phase.execute("COMMIT PREPARED 'all'")
+    phase(two_phase, "COMMIT PREPARED", "all")
     assert await carry_out(driver) == 5
     assert await failed(driver) == []
     assert await driver.status(instance) == "CANCELLED"
@@ -110,8 +119,8 @@ async def test_a_prepared_start_keeps_its_key(driver: Driver, two_phase: psycopg
         with pytest.raises(psycopg.errors.LockNotAvailable):
             call(two_phase, "start", name, instance_key="k")
     taken = (await driver.start("orders", instance_key="k")).id
-    two_phase.execute("COMMIT PREPARED 'kept'")
-    two_phase.execute("ROLLBACK PREPARED 'gone'")
+    phase(two_phase, "COMMIT PREPARED", "kept")
+    phase(two_phase, "ROLLBACK PREPARED", "gone")
     free = call(two_phase, "start", "others", instance_key="k")
     assert await carry_out(driver) == 2
     (refused,) = await failed(driver)
@@ -128,7 +137,7 @@ async def test_an_engine_finds_what_commit_prepared_does_not_announce(
     driver = make_driver(sql_requests_poll_seconds=0.05)
     await driver.upload(ORDERS)
     instance = prepare(two_phase, "kept")
-    two_phase.execute("COMMIT PREPARED 'kept'")
+    phase(two_phase, "COMMIT PREPARED", "kept")
     with trio.fail_after(WAIT_TIMEOUT_S):
         while driver.rows("SELECT count(*) FROM instance") == NOTHING_LEFT:
             await driver.engine.sql_requests.step()
@@ -142,7 +151,7 @@ async def test_a_transaction_that_has_notified_can_not_be_prepared(
     two_phase.execute("BEGIN")
     call(two_phase, "start", "orders")
     with pytest.raises(psycopg.errors.FeatureNotSupported, match="NOTIFY"):
-        two_phase.execute("PREPARE TRANSACTION 'refused'")
+        phase(two_phase, "PREPARE TRANSACTION", "refused")
     two_phase.execute("ROLLBACK")
     assert driver.rows("SELECT count(*) FROM sql_request") == NOTHING_LEFT
     assert await carry_out(driver) == 0

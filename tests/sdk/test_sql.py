@@ -99,7 +99,7 @@ def test_psycopg(database_dsn: str, eyes: psycopg.Connection[Any], rows: str, au
 def test_psycopg_in_two_phases(database_dsn: str, eyes: psycopg.Connection[Any]) -> None:
     with psycopg.connect(database_dsn) as connection:
         for number, end in ((1, connection.tpc_rollback), (2, connection.tpc_commit)):
-            connection.tpc_begin(f"penstock-{number}")
+            connection.tpc_begin(f"{number} {connection.info.dbname}")
             connection.execute("SET LOCAL penstock.notify = off")
             instance = ask(Requests(connection, schema="public"))
             connection.tpc_prepare()
