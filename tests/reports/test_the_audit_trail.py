@@ -91,6 +91,27 @@ async def test_pages_meet_every_record_once_also_where_few_match(
             await driver.engine.audit_trail.list(ListAuditRequest(cursor=wrong, limit=2))
 
 
+async def test_job_types_of_queues_and_variables_of_schedules_are_told(make_driver: MakeDriver) -> None:
+    """Of the variables there are the names; those of secret ones are no secret."""
+    driver = make_driver()
+    engine = driver.engine
+    for types in (["pay"], ["pay", "bill"], []):
+        await engine.queues.put("crm", QueuePolicy(types, concurrency=3))
+    found = await trail(driver, kind="QUEUE_CHANGED")
+    assert [(one.old, one.detail) for one in found] == [
+        ('{"concurrency":3,"jobTypes":["bill","pay"]}', 'crm: {"concurrency":3}'),
+        ('{"concurrency":3,"jobTypes":["pay"]}', 'crm: {"concurrency":3,"jobTypes":["bill","pay"]}'),
+        (None, 'crm: {"concurrency":3,"jobTypes":["pay"]}'),
+    ]
+    for given in (b'{"amount":1,"pin":4711}', b'{"amount":2,"pin":4711}', b'{"amount":2}', b'{"amount":2}'):
+        spec = ScheduleSpec(definition_id="loan", every="PT1H", variables=msgspec.Raw(given))
+        await engine.schedules.put("nightly", spec)
+    details = [one.detail or "" for one in await trail(driver, kind="SCHEDULE_CHANGED")]
+    told = [detail.partition("}; variables: ")[2] for detail in details]
+    assert told == ["", "-pin", "amount", "amount, pin"]
+    assert await trail(driver, contains="4711") == []
+
+
 async def test_priority_and_variables_have_their_old_and_new_values(make_driver: MakeDriver) -> None:
     """But those that people's pages do not show, of which there are the names."""
     driver = make_driver(console_hide_variables=("pin*",))

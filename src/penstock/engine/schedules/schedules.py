@@ -10,7 +10,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import trio
@@ -111,7 +111,9 @@ class Schedules:
             await engine_store.require_version(connection, SCHEMA_VERSION_NEEDED)
             before = await store.read(connection, name=id) if self._audit else []
             old = before[0].spec if before else None
-            await self._note(connection, "SCHEDULE_CHANGED", f"{id}: {kept.decode()[:1000]}", old)
+            changed = _changed_names(before[0].variables if before else EMPTY_OBJECT, variables)
+            about = f"; variables: {', '.join(changed)[:1000]}" if changed else ""
+            await self._note(connection, "SCHEDULE_CHANGED", f"{id}: {kept.decode()[:1000]}{about}", old)
             await store.put(
                 connection, id, spec=kept, variables=variables, definition_id=spec.definition_id, paused=spec.paused,
                 timeless=TIMELESS,
@@ -345,6 +347,14 @@ def _name(id: str) -> str:
 
 def _unknown(id: str) -> NotFound:
     return NotFound(f"schedule '{id[:NAME_MAX_CHARS]}' is unknown")
+
+
+def _changed_names(before: str | bytes, given: bytes) -> builtins.list[str]:
+    """Return the names of the variables that a change sets, and with - of those that it takes away. The audit trail has
+    no values: what is secret is known of the active version of the definition only."""
+    old, new = (msgspec.json.decode(text, type=dict[str, Any]) for text in (before, given))
+    changed = [name for name, value in new.items() if name not in old or old[name] != value]
+    return changed + [f"-{name}" for name in old if name not in new]
 
 
 def _time(text: str | None, field: str) -> datetime:

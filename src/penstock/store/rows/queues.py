@@ -101,7 +101,11 @@ class _Stored(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 def _stored(policy: QueuePolicy) -> bytes:
-    stored = _Stored(
+    return msgspec.json.encode(_stored_policy(policy))
+
+
+def _stored_policy(policy: QueuePolicy) -> _Stored:
+    return _Stored(
         bool(policy.paused),
         policy.concurrency,
         policy.concurrency_per_key,
@@ -111,7 +115,12 @@ def _stored(policy: QueuePolicy) -> bytes:
         policy.weights,
         policy.runs,
     )
-    return msgspec.json.encode(stored)
+
+
+def _audited(policy: QueuePolicy) -> str:
+    """Return the policy with its job types, which come last, as they may be many."""
+    types: dict[str, Any] = {"jobTypes": sorted(policy.job_types)} if policy.job_types else {}
+    return msgspec.json.encode(msgspec.to_builtins(_stored_policy(policy)) | types).decode()
 
 
 def _stored_rate(rate: Rate | None) -> _StoredRate | None:
@@ -181,12 +190,12 @@ async def put(connection: TrioConnection, name: str, policy: QueuePolicy, *, act
         taken = await connection.fetch(SQL["types_of_other_queues"], (name, types))
         if taken:
             raise TypesTaken(cast(Any, taken))
-        text = _stored(policy).decode()
         before = await find(connection, name) if audit else None
-        old = None if before is None else _stored(before.policy).decode()
+        old = None if before is None else _audited(before.policy)
+        text = _stored(policy).decode()
         id = (await connection.fetch(SQL["put_queue"], (name, text, policy.paused is None)))[0][0]
         await connection.fetch(SQL["assign_job_types"], (id, types))
-        await _changed(connection, "QUEUE_CHANGED", f"{name}: {text[:1000]}", actor, audit=audit, old=old)
+        await _changed(connection, "QUEUE_CHANGED", f"{name}: {_audited(policy)[:1000]}", actor, audit=audit, old=old)
 
 
 async def join(
