@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from datetime import date
+
 import psycopg
 import pytest
 
 from penstock.durable import App, Queue, Rate, ScheduleSpec, workflow
+from tests.waiting import wait_until
 
 CRAWL = Queue("crawl", concurrency=10, rate=Rate(5, "PT1M"))
 
@@ -34,10 +38,27 @@ def test_wrong_options_are_refused_where_they_stand():
         workflow(schedule=5)(body)  # type: ignore[call-overload]  # what it is about
     with pytest.raises(ValueError, match="definition_id is 'other': a schedule in code starts its own workflow"):
         workflow(schedule=ScheduleSpec("other", cron=["@daily"]))(body)
+    with pytest.raises(TypeError, match=r"schedule: variables: body does not take them: got an unexpected .* 'depth'"):
+        workflow(schedule=ScheduleSpec(cron=["@daily"], variables={"depth": 3}))(body)
+    with pytest.raises(TypeError, match="schedule: variables"):
+        workflow(schedule=ScheduleSpec(cron=["@daily"], variables=[3]))(body)
     with pytest.raises(ValueError, match="queue: concurrency"):
         workflow(queue=Queue("q", concurrency=0))(body)
     with pytest.raises(TypeError, match="queue: rate"):
         workflow(queue=Queue("q", rate=5))(body)  # type: ignore[arg-type]  # what it is about
+
+
+def test_a_schedule_gives_arguments_by_parameter_name():
+    @workflow(schedule=ScheduleSpec(cron=["@daily"], variables={"day": date(2026, 5, 4)}))
+    async def reports(schedule: dict[str, str], day: date, depth: int = 1) -> None: ...
+
+    assert json.loads(reports.schedule_text())["variables"] == {"day": "2026-05-04"}
+
+    @workflow(schedule=ScheduleSpec(cron=["@daily"], variables={"day": "someday"}))
+    async def wrong(day: date) -> None: ...
+
+    with pytest.raises(Exception, match=r"wrong .* these arguments.*day"):
+        wrong.schedule_text()
 
 
 def test_two_workflows_of_an_app_share_the_limits_of_a_queue():
@@ -64,3 +85,20 @@ async def test_an_app_puts_what_its_workflows_have(at: str, database_dsn: str):
     assert schedules == [("shop:crawl", ["0 8 * * mon"], "shop:crawl")]
     assert queues == [("crawl", 10), ("plain", None)]
     assert declared == [("queue", "crawl", "shop:crawl"), ("schedule", "shop:crawl", "shop:crawl")]
+
+
+@workflow(schedule=ScheduleSpec(every="PT1S", variables={"region": "eu"}))
+async def remind(region: str, days: int = 7) -> list[str | int]:
+    return [region, days]
+
+
+@pytest.mark.slow(reason="an App and an engine")
+async def test_a_run_of_a_schedule_in_code_gets_its_arguments(at: str):
+    async with App(remind, at=at) as app:
+
+        async def found() -> bool:
+            return bool(await app.find(remind, status="COMPLETED"))
+
+        await wait_until(found)
+        [run, *_] = await app.find(remind)
+        assert await run.result() == ["eu", 7]

@@ -8,11 +8,14 @@ import pytest
 from penstock.engine.runs.code import CodeWorkflow
 from penstock.engine.schedules.declared import InCode
 from penstock.errors import BadRequest, Conflict, NotFound
+from penstock.settings.secret import Secret
 from penstock.testing.definitions import linear
 from penstock.wire.declared import Declaration
 from penstock.wire.queue import QueuePolicy, Rate
 from penstock.wire.schedule import ScheduleSpec
+from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver
+from tests.engine.test_encryption import KEYS
 
 NIGHTLY = ScheduleSpec(cron=["0 2 * * *"])
 WEEKLY = ScheduleSpec(cron=["0 8 * * mon"], time_zone="Europe/Berlin")
@@ -165,3 +168,52 @@ async def test_the_list_goes_on_behind_a_slice(driver: Driver):
     second = await driver.engine.declarations.list(first.next, 2)
     names = [each.id for each in (*first.items, *second.items)]
     assert (names, second.next) == (["shop:report-0", "shop:report-1", "shop:report-2"], None)
+
+
+async def test_a_schedule_in_code_gives_its_runs_arguments(driver: Driver):
+    def given(**arguments: object) -> ScheduleSpec:
+        return msgspec.structs.replace(NIGHTLY, variables=msgspec.Raw(msgspec.json.encode(arguments)))
+
+    await connect(driver, schedule=given(region="eu"))
+    assert await arguments(driver) == {"region": "eu"}
+    assert await states(driver) == {"schedule": "AS_IN_CODE"}
+    run = await driver.engine.schedules.trigger("shop:report", None)
+    assert run.instance_id is not None
+    started = msgspec.json.decode(bytes((await driver.engine.instances.get(run.instance_id)).variables))
+    assert started["region"] == "eu"
+    await connect(driver, version=2, schedule=given(region="us"))
+    assert await arguments(driver) == {"region": "us"}
+    theirs = msgspec.structs.replace(given(region="asia"), definition_id="shop:report")
+    await driver.engine.schedules.put("shop:report", theirs)
+    await connect(driver, version=3, schedule=given(region="eu"))
+    assert await arguments(driver) == {"region": "asia"}
+    assert await states(driver) == {"schedule": "CHANGED"}
+    assert (await driver.engine.declarations.apply("schedule", "shop:report")).state == "AS_IN_CODE"
+    assert await arguments(driver) == {"region": "eu"}
+    body = (await declared(driver))["schedule"].body
+    assert body is not None
+    assert "variables" not in body
+    with pytest.raises(BadRequest, match=r"schedule\.variables: must be a JSON object"):
+        await connect(driver, version=4, schedule=msgspec.structs.replace(NIGHTLY, variables=msgspec.Raw(b"[1]")))
+
+
+async def arguments(driver: Driver) -> object:
+    return msgspec.json.decode(bytes((await driver.engine.schedules.get("shop:report")).variables))
+
+
+async def test_arguments_in_code_are_kept_encrypted(make_driver: MakeDriver):
+    driver = make_driver(encryption_keys=Secret(KEYS["k1"]))
+    secret = msgspec.structs.replace(NIGHTLY, variables=msgspec.Raw(b'{"card":"4111"}'))
+    await connect(driver, schedule=secret)
+    kept = driver.rows("SELECT body::text, applied::text FROM declared")
+    assert "4111" not in str(kept)
+    assert '"$enc"' in kept[0][0]
+    assert kept[0][0] == kept[0][1], "it was put"
+    before = driver.rows("SELECT fire_at, variables::text FROM schedule")
+    await connect(driver, schedule=secret)  # sealed anew, and the same
+    assert driver.rows("SELECT fire_at, variables::text FROM schedule") == before
+    await connect(driver, version=2, schedule=msgspec.structs.replace(secret, variables=msgspec.Raw(b'{"card":"5"}')))
+    assert await arguments(driver) == {"card": "5"}
+    await driver.engine.schedules.put("shop:report", msgspec.structs.replace(NIGHTLY, definition_id="shop:report"))
+    assert (await driver.engine.declarations.apply("schedule", "shop:report")).state == "AS_IN_CODE"
+    assert await arguments(driver) == {"card": "5"}

@@ -184,13 +184,14 @@ async def ask_requests(driver: Driver, asked: Asked) -> None:
 
 
 async def ask_declarations(driver: Driver, asked: Asked) -> None:
-    """A schedule in code has no variables: what is declared is without them."""
+    """What is declared is shown without the arguments of its runs: the schedule shows them."""
     workflow = CodeWorkflow("report")
     await driver.engine.code.register(workflow, anew=True)
-    spec = ScheduleSpec(cron=["0 2 * * *"], variables=json.dumps(GIVEN).encode())
+    spec = ScheduleSpec(cron=["0 2 * * *"], variables=msgspec.Raw(json.dumps(GIVEN).encode()))
     await driver.engine.declarations.register(workflow, InCode(msgspec.json.encode(spec), "", b""))
     [declared] = (await asked.ask("listDeclarations"))["items"]
     assert declared["body"]["cron"] == ["0 2 * * *"]
+    assert "variables" not in declared["body"]
     await asked.ask("applyDeclaration", kind="schedule", id=declared["id"])
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
+import msgspec
 import pytest
 
 from penstock.client import Client, ScheduleSpec, SyncClient
@@ -175,3 +176,4 @@ def test_programs_of_the_pages_of_schedules_and_starts_run(
     assert workflows["nightly"].schedule == ScheduleSpec(
         cron=["0 2 * * *"], time_zone="Europe/Berlin", overlap="BUFFER_ONE"
     )
+    assert msgspec.json.decode(workflows["remind"].schedule_text())["variables"] == {"region": "eu"}

@@ -85,12 +85,13 @@ def schedule_in(given: object) -> ScheduleSpec | None:
         given = ScheduleSpec(cron=[given])
     if not isinstance(given, ScheduleSpec):
         raise TypeError(wrong("schedule", given, 'a cron expression, as "0 8 * * mon", or a ScheduleSpec'))
-    for name, value in (("definition_id", given.definition_id), ("variables", given.variables)):
-        if value:
-            raise ValueError(
-                f"schedule: {name} is {shown(repr_of(value))}: a schedule in code starts its own workflow, with the "
-                "defaults of its parameters. Leave it out"
-            )
+    if given.definition_id:
+        raise ValueError(
+            f"schedule: definition_id is {shown(repr_of(given.definition_id))}: a schedule in code starts its own "
+            "workflow. Leave it out"
+        )
+    if given.variables is not None and not isinstance(given.variables, Mapping):
+        raise TypeError(wrong("schedule: variables", given.variables, "a mapping of arguments by parameter name"))
     return given
 
 

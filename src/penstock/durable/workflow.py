@@ -8,6 +8,8 @@ from functools import partial
 from math import inf
 from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
 
+import msgspec
+
 from penstock.durable.codec import PAYLOAD_MAX_BYTES, NotKept, decode, decode_kept, encode, shown
 from penstock.durable.duration import Duration, seconds_of
 from penstock.durable.errors import BadDuration, Unencodable
@@ -59,14 +61,26 @@ class Workflow(Generic[P, R]):
         self.queue, self.queue_policy = queue_in(queue)
         self.schedule = schedule_in(schedule)
         self.parameters = Parameters(function)
+        self._check_schedule()
         self.__name__, self.__doc__, self.__module__ = name, function.__doc__, function.__module__
         self.__wrapped__ = function
         self.origin = origin_of(function)
         self.where = where_of(function)
 
     def schedule_text(self) -> bytes:
-        """Return its schedule as JSON, empty without one."""
-        return text_of_body(self.schedule)
+        """Return its schedule as JSON, empty without one. Raises as `encode_arguments` does, of its arguments."""
+        if self.schedule is None or not self.schedule.variables:
+            return text_of_body(self.schedule)
+        text = self._encode_arguments(self._check_schedule(), PAYLOAD_MAX_BYTES)
+        return text_of_body(msgspec.structs.replace(self.schedule, variables=msgspec.Raw(text.encode())))
+
+    def _check_schedule(self) -> dict[str, Any]:
+        """Return the arguments that its schedule gives. It may leave out some: the engine gives `schedule`."""
+        given = dict(self.schedule.variables or {}) if self.schedule is not None else {}
+        try:
+            return dict(self.parameters.signature.bind_partial(**given).arguments)
+        except TypeError as error:
+            raise TypeError(f"schedule: variables: {self.name} does not take them: {error}") from None
 
     def policy_text(self) -> bytes:
         """Return the limits of its queue as JSON, empty without any."""
@@ -97,6 +111,9 @@ class Workflow(Generic[P, R]):
         bound = self.parameters.bound(args, kwargs)
         if deadline is not None:
             bound[DEADLINE] = seconds_given("deadline", deadline)
+        return self._encode_arguments(bound, max_bytes)
+
+    def _encode_arguments(self, bound: dict[str, Any], max_bytes: int) -> str:
         text = encode(bound, f"the arguments of {self.name}", max_bytes)
         branch = current_branch()
         try:

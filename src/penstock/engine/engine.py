@@ -160,7 +160,7 @@ class Engine:
     def _schedules(self, *, audit: bool) -> tuple[Schedules, Declarations]:
         fired = self.definitions, self.firings, self.instances
         schedules = Schedules(self.database, self.limits, *fired, self.quarantine, audit=audit)
-        return schedules, Declarations(self.database, schedules, self.queues)
+        return schedules, Declarations(self.database, self.limits, schedules, self.queues)
 
     def _bulk(self, engine_number: int) -> Bulk:
         acts = Acts(self.instances, self.tasks, self.repair, self.migrations)

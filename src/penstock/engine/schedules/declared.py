@@ -20,7 +20,7 @@ from penstock.engine.queues.queues import Queues, check_policy
 from penstock.engine.queues.queues import check_name as check_queue
 from penstock.engine.requests.bound import Binding, bind, needed
 from penstock.engine.requests.paging import NAME_MAX_CHARS, slice_limit
-from penstock.engine.requests.payload import check_text
+from penstock.engine.requests.payload import PayloadLimits, check_text, check_variables
 from penstock.engine.runs.code import CodeWorkflow
 from penstock.engine.schedules.schedule_spec import check_spec
 from penstock.engine.schedules.schedules import Schedules
@@ -59,8 +59,9 @@ class InCode(NamedTuple):
 class Declarations:
     """Keeps what code has, and puts it."""
 
-    def __init__(self, database: Database, schedules: Schedules, queues: Queues) -> None:
+    def __init__(self, database: Database, limits: PayloadLimits, schedules: Schedules, queues: Queues) -> None:
         self._database = database
+        self._limits = limits
         self._schedules = schedules
         self._queues = queues
 
@@ -73,7 +74,7 @@ class Declarations:
         spec = None if not found.schedule else _read(found.schedule, ScheduleSpec, "schedule")
         policy = None if not found.policy else _read(found.policy, QueuePolicy, "queue")
         if spec is not None:
-            spec = msgspec.structs.replace(spec, definition_id=id, variables=None, paused=None)
+            spec = msgspec.structs.replace(spec, definition_id=id, variables=self._arguments(spec), paused=None)
             await run_long(check_spec, id, spec, datetime.now(UTC))
         if policy is not None:
             check_queue(found.queue)
@@ -94,34 +95,41 @@ class Declarations:
         if policy is not None:
             await self._declare(QUEUE, found.queue, workflow, msgspec.json.encode(policy).decode())
 
+    def _arguments(self, spec: ScheduleSpec) -> Any:
+        """Return what the schedule of a workflow gives its runs. Raises BadRequest, PayloadTooLarge."""
+        given = b"" if spec.variables is None else bytes(spec.variables)
+        checked = check_variables(given or None, self._limits, "schedule.variables")
+        return None if msgspec.json.decode(checked) == {} else msgspec.Raw(checked)
+
     async def _declare(self, kind: str, name: str, workflow: CodeWorkflow, body: str) -> None:
-        async def note(connection: TrioConnection) -> bool:
+        async def note(connection: TrioConnection) -> str | None:
             async with connection.transaction():
                 await store.lock(connection, kind, name)
                 before, live = await store.find(connection, kind, name), await _live(connection, kind, name)
-                if not await store.declare(connection, kind, name, workflow.definition_id, workflow.version, body):
-                    return False
+                stored = await store.declare(connection, kind, name, workflow.definition_id, workflow.version, body)
+                if stored is None:
+                    return None
                 if live == _plain(kind, body):
-                    await store.applied(connection, kind, name, body)
-                    return False
+                    await store.applied(connection, kind, name, stored)
+                    return None
                 if live is None:
-                    return before is None or before.applied is None
+                    return stored if before is None or before.applied is None else None
                 ours = [] if before is None else [each for each in (before.body, before.applied) if each is not None]
-                return live in [_unset(kind), *(_plain(kind, each) for each in ours)]
+                return stored if live in [_unset(kind), *(_plain(kind, each) for each in ours)] else None
 
-        if await self._ask(note):
-            await self._put(kind, name, body)
+        if (stored := await self._ask(note)) is not None:
+            await self._put(kind, name, body, stored)
 
-    async def _put(self, kind: str, name: str, body: str) -> None:
+    async def _put(self, kind: str, name: str, body: str, stored: str) -> None:
         """Put it. Where code has another one meanwhile, that."""
         while True:
             await self._put_once(kind, name, body)
-            if await self._ask(partial(store.applied, kind=kind, name=name, body=body)):
+            if await self._ask(partial(store.applied, kind=kind, name=name, stored=stored)):
                 return
             found = await self._ask(lambda connection: store.find(connection, kind, name))
-            if found is None or found.body is None:
+            if found is None or found.body is None or found.stored is None:
                 return
-            body = found.body
+            body, stored = found.body, found.stored
 
     async def _put_once(self, kind: str, name: str, body: str) -> None:
         if kind == SCHEDULE:
@@ -153,9 +161,9 @@ class Declarations:
         row = await self._ask(lambda connection: store.find(connection, kind, name))
         if row is None:
             raise NotFound(f"no code has ever had a {kind} '{name}'")
-        if row.body is None:
+        if row.body is None or row.stored is None:
             raise Conflict(f"no code has the {kind} '{name}' any more: change or delete it by hand")
-        await self._put(kind, name, row.body)
+        await self._put(kind, name, row.body, row.stored)
 
         async def read(connection: TrioConnection) -> Declaration:
             return _shown(await store.find(connection, kind, name) or row, await _live(connection, kind, name))
@@ -229,6 +237,7 @@ def _plain_rate(rate: Rate | None) -> Rate | None:
 
 
 def _shown(row: Declared, live: object) -> Declaration:
+    """A declaration without the arguments of its runs: the schedule shows them."""
     if row.body is None:
         state = "NOT_IN_CODE"
     elif live is None:
@@ -242,5 +251,9 @@ def _shown(row: Declared, live: object) -> Declaration:
         workflow=row.workflow,
         version=row.version,
         seen_at=row.seen_at,
-        body=None if row.body is None else msgspec.json.decode(row.body),
+        body=None if row.body is None else _without_variables(msgspec.json.decode(row.body)),
     )
+
+
+def _without_variables(body: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in body.items() if name != "variables"}

@@ -5,14 +5,14 @@
 SELECT pg_advisory_xact_lock(hashtextextended('penstock declared ' || $1::text || ' ' || $2::text, 0))
 
 -- name: declare
--- $1 kind $2 name $3 workflow $4 version $5 body. No row: a higher version of that workflow has declared it, or another
--- workflow of a higher version.
+-- $1 kind $2 name $3 workflow $4 version $5 body. Answers with the body. No row: a higher version of that workflow has declared
+-- it, or another workflow of a higher version.
 INSERT INTO declared AS d (kind, name, workflow, version, body, seen_at)
 VALUES ($1::text, $2::text, $3::text, $4::int, $5::jsonb, penstock_now())
 ON CONFLICT (kind, name) DO UPDATE SET workflow = excluded.workflow, version = excluded.version, body = excluded.body,
   seen_at = excluded.seen_at
 WHERE d.version <= excluded.version OR d.body IS NULL AND d.workflow <> excluded.workflow
-RETURNING name
+RETURNING body::text
 
 -- name: undeclare
 -- The workflow $1 in the version $2 has nothing of the kind $3 but, where it is not null, that with the name $4.

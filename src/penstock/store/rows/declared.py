@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any, NamedTuple, cast
 
+import msgspec
+
 from penstock.store.db.connection import TrioConnection
 from penstock.store.db.statements import SQL
+from penstock.store.db.vault import offloaded
 
 
 class Declared(NamedTuple):
     """A declaration. ``body``: JSON, as the code has it; None where no code has it any more. ``applied``: what was put
-    because of it."""
+    because of it. ``stored``: the body as it is kept, with `variables` encrypted where there are keys."""
 
     kind: str
     name: str
@@ -20,6 +24,7 @@ class Declared(NamedTuple):
     body: str | None
     applied: str | None
     seen_at: datetime
+    stored: str | None
 
 
 async def lock(connection: TrioConnection, kind: str, name: str) -> None:
@@ -27,9 +32,12 @@ async def lock(connection: TrioConnection, kind: str, name: str) -> None:
     await connection.fetch(SQL["lock_declared"], (kind, name))
 
 
-async def declare(connection: TrioConnection, kind: str, name: str, workflow: str, version: int, body: str) -> bool:
-    """Keep what code has. False: a higher version has said otherwise."""
-    return bool(await connection.fetch(SQL["declare"], (kind, name, workflow, version, body)))
+async def declare(
+    connection: TrioConnection, kind: str, name: str, workflow: str, version: int, body: str
+) -> str | None:
+    """Keep what code has. Answers with it as it is kept; None: a higher version has said otherwise."""
+    rows = await connection.fetch(SQL["declare"], (kind, name, workflow, version, await _seal(connection, body)))
+    return cast(str, rows[0][0]) if rows else None
 
 
 async def undeclare(connection: TrioConnection, workflow: str, version: int, kind: str, but: str | None) -> None:
@@ -37,21 +45,48 @@ async def undeclare(connection: TrioConnection, workflow: str, version: int, kin
     await connection.fetch(SQL["undeclare"], (workflow, version, kind, but))
 
 
-async def applied(connection: TrioConnection, kind: str, name: str, body: str) -> bool:
-    """Keep that it was put. False: another one was declared meanwhile."""
-    return bool(await connection.fetch(SQL["applied"], (kind, name, body)))
+async def applied(connection: TrioConnection, kind: str, name: str, stored: str) -> bool:
+    """Keep that it was put, as it is kept. False: another one was declared meanwhile."""
+    return bool(await connection.fetch(SQL["applied"], (kind, name, stored)))
 
 
 async def find(connection: TrioConnection, kind: str, name: str) -> Declared | None:
-    """Return one of them."""
+    """Return one of them. Raises KeyMissing."""
     rows = await connection.fetch(SQL["list_declared"], ("", "", 1, kind, name))
-    return Declared(*cast(Any, rows[0])) if rows else None
+    return await _opened(connection, rows[0]) if rows else None
 
 
 async def page(connection: TrioConnection, after: tuple[str, str], limit: int) -> list[Declared]:
-    """Return those after a kind and a name, in order."""
+    """Return those after a kind and a name, in order. Raises KeyMissing."""
     rows = await connection.fetch(SQL["list_declared"], (*after, limit, None, None))
-    return [Declared(*cast(Any, row)) for row in rows]
+    return [await _opened(connection, row) for row in rows]
+
+
+async def _opened(connection: TrioConnection, row: Any) -> Declared:
+    kind, name, workflow, version, body, applied, seen_at = row
+    opened, put = await _open(connection, body), await _open(connection, applied)
+    return Declared(kind, name, workflow, version, opened, put, seen_at, body)
+
+
+async def _seal(connection: TrioConnection, body: str) -> str:
+    vault = connection.vault
+    return body if vault is None else await offloaded(len(body), lambda: _with(body, vault.seal))
+
+
+async def _open(connection: TrioConnection, body: str | None) -> str | None:
+    vault = connection.vault
+    if vault is None or body is None:
+        return body
+    return await offloaded(len(body), lambda: _with(body, lambda variables: vault.open(variables.decode()).encode()))
+
+
+def _with(body: str, act: Callable[[bytes], bytes]) -> str:
+    """Return a body with other variables, where it has some."""
+    fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    given = fields.get("variables")
+    if given is None or not bytes(given).lstrip().startswith(b"{"):
+        return body
+    return msgspec.json.encode(fields | {"variables": msgspec.Raw(act(bytes(given)))}).decode()
 
 
 async def placed_types(connection: TrioConnection, queue: str) -> list[str]:
