@@ -59,6 +59,8 @@ FORMS = {
     "triggerSchedule": Form("Schedules/TriggerSchedule", "trigger_schedule", [ID], "schedule trigger"),
     "backfillSchedule": Form("Schedules/BackfillSchedule", "backfill_schedule", [ID, AT, AT], "schedule backfill"),
     "previewSchedule": Form("Schedules/PreviewSchedule", "preview_schedule", [SPEC], "schedule preview"),
+    "listDeclarations": Form("Schedules/ListDeclarations", "list_declarations", [], "declaration list"),
+    "applyDeclaration": Form("Schedules/ApplyDeclaration", "apply_declaration", ["{kind}", ID], "declaration apply"),
     "startBatch": Form("Batches/CreateBatch", "start_batch", [[StartRequest("d")]], "batch start"),
     "getBatch": Form("Batches/GetBatch", "get_batch", [ID], "batch show"),
     "listBatches": Form("Batches/ListBatches", "list_batches", [], "batch list"),
@@ -69,7 +71,7 @@ FORMS = {
     "startInstances": Form("Worker/StartInstances", "start_instances", [[StartRequest("d")]], "batch start"),
     "setPriority": Form("Repair/SetPriority", "set_priority", [ID, 2], "instance priority"),
 }
-ROUTES = ("/v1/queues", "/v1/schedules", "/v1/batches")
+ROUTES = ("/v1/queues", "/v1/schedules", "/v1/batches", "/v1/declarations")
 OTHER_ROUTES = {
     ("POST", "/v1/instances"), ("POST", "/v1/instances/batch"), ("POST", "/v1/instances/{id}/priority"),
 }  # fmt: skip
