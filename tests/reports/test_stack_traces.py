@@ -86,6 +86,7 @@ class Unwritable(Exception):
     [
         (ValueError("no card"), "ValueError: no card\n"),
         (NonRetryable("no card"), "NonRetryable: no card\n"),
+        pytest.param(ValueError("no card " * 10_000), "no card \n", id="long"),
         (Unwritable(), None),
         (StepError("NoCard", "no card"), None),
     ],

@@ -25,6 +25,8 @@ from penstock.worker.held import LeasedJob, StopReason
 # The engine keeps 4 KiB of an error text; characters may take several bytes.
 MAX_ERROR_MESSAGE_CHARS = 4096
 MAX_STACK_TRACE_CHARS = 16_384
+LEFT_OUT = "\n...\n"
+"""In the middle of a long stack trace."""
 
 # The SQL function `complete` refuses an argument with it: the same variables are refused the next time, too.
 REFUSED_FOR_GOOD_SQLSTATE = "PK003"
@@ -135,13 +137,16 @@ def _failure(held: LeasedJob, context: JobContext, error: BaseException) -> Fail
 
 
 def _trace_of(error: BaseException) -> str | None:
-    """Return the end of its traceback. None where that can't be written: an error of the user's class may raise
-    again."""
+    """Return its traceback; of a long one the beginning, which has the frames where the message is long, and the end.
+    None where that can't be written: an error of the user's class may raise again."""
     try:
         text = traceback_text(error)
     except Exception:
         return None
-    return text[-MAX_STACK_TRACE_CHARS:].encode("utf-8", "replace").decode()
+    if len(text) > MAX_STACK_TRACE_CHARS:
+        half = (MAX_STACK_TRACE_CHARS - len(LEFT_OUT)) // 2
+        text = f"{text[:half]}{LEFT_OUT}{text[-half:]}"
+    return text.encode("utf-8", "replace").decode()
 
 
 def _sqlstate(error: BaseException) -> object:
