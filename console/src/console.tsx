@@ -372,6 +372,7 @@ const KEYS: [string, string][] = [
   ["c", "Claim the task"],
   ["Ctrl Enter", "Complete the task"],
   ["r", "Retry the failed instance"],
+  ["n p", "Stepping through a journal: next record, record before; F10 and Shift F10, too; < first, > last"],
   ["?", "This help"],
   ["Esc", "Close"],
 ];

@@ -17,7 +17,7 @@ export function takesKeys(at: EventTarget | null): boolean {
   return at.isContentEditable || /^(TEXTAREA|SELECT)$/.test(at.tagName);
 }
 
-/** `keys` are a key (`r`), or a leader and a key (`g i`). */
+/** `keys` are a key (`r`, `Shift+F10`), or a leader and a key (`g i`). */
 export function useShortcuts(shortcuts: Record<string, () => void>): void {
   useEffect(() => {
     const leaders = leadersOf(Object.keys(shortcuts));
@@ -35,7 +35,7 @@ export function useShortcuts(shortcuts: Record<string, () => void>): void {
         leader = event.key;
         begun = { seconds, until: Date.now() + LEADER_MS };
       }
-      const act = led ?? shortcuts[event.key];
+      const act = led ?? shortcuts[event.shiftKey && /^F\d+$/.test(event.key) ? `Shift+${event.key}` : event.key];
       if (!act) return;
       event.preventDefault();
       act();

@@ -52,6 +52,51 @@ def test_a_runs_branches_and_journal_are_shown(visitor: Visitor, engine: EngineP
     visitor.see_role("row", re.compile("done replayed reserve"))
 
 
+def test_a_journal_is_stepped_through_with_the_keys_of_a_debugger(visitor: Visitor, engine: EngineProcess) -> None:
+    (run,) = engine.call("GET", "/v1/instances?businessKey=A-1")[1]["items"]
+    visitor.go(f"instances/{run['id']}?tab=journal").see("Nobody has the run now")
+    page = visitor.page
+    page.get_by_text("Waits for message 'approval'").wait_for(timeout=40_000)
+    visitor.click("button", "Step through")
+    steps = page.get_by_role("region", name="Step through")
+    steps.get_by_text("Record 1 of 2: The step gave a value – reserve /0").wait_for(timeout=40_000)
+    main = steps.get_by_role("region", name="Branches then").get_by_role("row").nth(1)
+    main.get_by_text("reserve (/0)").wait_for(timeout=40_000)
+    assert "ask_for_approval" in main.inner_text()
+    steps.get_by_text("None yet.").wait_for(timeout=40_000)
+    assert violations(page) == []
+    page.keyboard.press("n")
+    steps.get_by_text("Record 2 of 2: The step gave a value – ask_for_approval").wait_for(timeout=40_000)
+    main.get_by_text("in /2, with its branches").wait_for(timeout=40_000)
+    approval = steps.get_by_role("region", name="Branches then").get_by_role("row", name="approval")
+    approval.get_by_text(
+        re.compile(r"waits for receive approval /2\S+, at durable_order.py:\d+, which is open now")
+    ).wait_for(timeout=40_000)
+    assert "reserve-1" in steps.get_by_role("region", name="Values before").inner_text()
+    # The record is in the address; a key at the end of the journal finds what came since.
+    second = engine.call("GET", f"/v1/instances/{run['id']}/journal")[1]["items"][1]["pos"]
+    page.wait_for_url(re.compile(f"at={second}$"), timeout=40_000)
+    address = page.url
+    message = {"name": "approval", "payload": {"by": "ann", "granted": True}}
+    assert engine.call("POST", f"/v1/instances/{run['id']}/messages", message)[0] == 204
+    page.get_by_text("Waits for message 'payment'").wait_for(timeout=40_000)
+    page.keyboard.press("F10")
+    steps.get_by_text(re.compile(r"Record 3 of \d: A message came – approval")).wait_for(timeout=40_000)
+    page.keyboard.press("Shift+F10")
+    steps.get_by_text(re.compile(r"Record 2 of \d")).wait_for(timeout=40_000)
+    page.keyboard.press("<")
+    steps.get_by_text(re.compile(r"Record 1 of \d")).wait_for(timeout=40_000)
+    page.keyboard.press("p")
+    page.keyboard.press(">")
+    steps.get_by_text(re.compile(r"Record 4 of 4: The step gave a value – pack")).wait_for(timeout=40_000)
+    page.keyboard.press("p")
+    steps.get_by_text(re.compile(r"Record 3 of 4")).wait_for(timeout=40_000)
+    page.goto(address)
+    steps.get_by_text("Record 2 of 4: The step gave a value – ask_for_approval").wait_for(timeout=40_000)
+    visitor.click("button", "Show as a list")
+    visitor.see("All that came into the code from outside")
+
+
 def test_a_message_that_does_not_fit_is_dropped_and_corrected_by_clicks(
     visitor: Visitor, engine: EngineProcess
 ) -> None:

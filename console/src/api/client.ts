@@ -210,8 +210,8 @@ export const engine = {
     get<Schemas["AuditRecordPage"]>("/v1/instances/{id}/audit", { path: { id }, query: { cursor, limit }, ...s(signal) }),
   auditTrail: (filter: Record<string, string>, cursor: string, signal?: AbortSignal) => get<Schemas["AuditTrailRecordPage"]>("/v1/audit", { query: { ...filter, cursor, limit: PAGE_ITEMS }, ...s(signal) }),
   tree: (id: string, signal?: AbortSignal) => get<Schemas["RunTree"]>("/v1/instances/{id}/tree", { path: { id }, ...s(signal) }),
-  journal: (id: string, cursor: string, signal?: AbortSignal) =>
-    get<Schemas["JournalRecordPage"]>("/v1/instances/{id}/journal", { path: { id }, query: { cursor, limit: 200 }, ...s(signal) }),
+  journal: (id: string, cursor: string, signal?: AbortSignal, limit = 200) =>
+    get<Schemas["JournalRecordPage"]>("/v1/instances/{id}/journal", { path: { id }, query: { cursor, limit }, ...s(signal) }),
   definitionActivity: (keyword: string, cursor: string, signal?: AbortSignal) =>
     get<Schemas["DefinitionActivityPage"]>("/v1/definition-activity", { query: { keyword, cursor, limit: PAGE_ITEMS }, ...s(signal) }),
   definitions: (keyword: string, cursor: string, signal?: AbortSignal) =>

@@ -1,8 +1,9 @@
 // A run of a durable workflow: its branches as a tree, with what each waits for, and its journal. Of an instance of
 // a definition the tree is that of the instances that it called.
 import { keepPreviousData, useInfiniteQuery, useQuery, useQueryClient } from "@tanstack/react-query";
-import { useMemo, useState } from "react";
+import { useCallback, useMemo, useState } from "react";
 import { Link } from "wouter";
+import { useAddress } from "../address";
 import { type Branch, engine, type JournalRecord, newKey, type RunUpdate } from "../api/client";
 import { Dialog } from "../parts/dialog";
 import { later } from "../parts/later";
@@ -15,6 +16,7 @@ import { Force } from "./force";
 import { endsOperation, ForkOrigin, RunAgain } from "./fork";
 
 const Rejected = later(() => import("./rejected").then((it) => it.Rejected));
+const StepThrough = later(() => import("./stepthrough").then((it) => it.StepThrough));
 const REFRESH_MS = 1_000;
 /** Of a tree that takes long to make. */
 const REFRESH_LARGE_MS = 10_000;
@@ -186,7 +188,7 @@ function Left({ branch }: { branch: Branch }) {
   );
 }
 
-const RECORDS: Column<JournalRecord>[] = [
+export const RECORDS: Column<JournalRecord>[] = [
   { head: "When", look: "mute", cell: (record) => <At at={record.at} /> },
   {
     head: "What",
@@ -216,7 +218,22 @@ function tellReplayed(first: JournalRecord | undefined, open: boolean): string {
   return ` Those that are marked were there when the executor that ${open ? "has" : "ended"} the run took it: it replayed them, and called no step again.`;
 }
 
-export function Journal({ id, mark, open }: { id: string; mark: string | undefined; open: boolean }) {
+interface JournalProps {
+  id: string;
+  mark: string | undefined;
+  open: boolean;
+}
+
+/** Its records as a list, or one after the other: `at` of the address says which. */
+export function Journal(props: JournalProps) {
+  const [params, change] = useAddress();
+  const at = params.get("at");
+  const step = useCallback((pos: string | undefined) => change({ at: pos }, true), [change]);
+  if (at) return <StepThrough {...props} at={at} step={step} />;
+  return <Records {...props} step={step} />;
+}
+
+function Records({ id, mark, open, step }: JournalProps & { step: (pos: string) => void }) {
   const pages = useInfiniteQuery({
     queryKey: ["journal", id, mark],
     placeholderData: keepPreviousData,
@@ -245,6 +262,11 @@ export function Journal({ id, mark, open }: { id: string; mark: string | undefin
       <p className="mute note">
         All that came into the code from outside, in order: what is read again when the run goes on elsewhere.
         {tellReplayed(pages.data?.pages[0]?.items[0], open)}
+      </p>
+      <p className="note">
+        <button type="button" className="btn sm" onClick={() => step("first")}>
+          Step through
+        </button>
       </p>
       {operates && (
         <p className="note">
