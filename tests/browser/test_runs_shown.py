@@ -42,6 +42,8 @@ def test_a_runs_branches_and_journal_are_shown(visitor: Visitor, engine: EngineP
     visitor.see("ask_for_approval")
     visitor.see("run was parked by its worker until")
     visitor.see("Nobody has the run now")
+    name = visitor.page.get_by_role("tabpanel").get_by_role("cell", name="ask_for_approval", exact=True)
+    assert name.evaluate("cell => cell.scrollWidth <= cell.clientWidth"), "the name of an operation is cut"
     assert violations(visitor.page) == []
     (run,) = engine.call("GET", "/v1/instances?businessKey=A-1")[1]["items"]
     for name, payload in (("approval", {"by": "ann", "granted": True}), ("payment", {"card": "visa"})):
