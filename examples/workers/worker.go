@@ -21,9 +21,9 @@ var (
 )
 
 type job struct {
-	ID        string         `json:"id"`
-	Attempt   int            `json:"attempt"`
-	Variables map[string]any `json:"variables"`
+	ID        string `json:"id"`
+	Attempt   int    `json:"attempt"`
+	Variables any    `json:"variables"`
 }
 
 type badInput struct{ error } // what trying again does not repair
@@ -84,7 +84,8 @@ func try(variables map[string]any) (result json.RawMessage, err error) {
 
 func work(each job) {
 	report, body := "/complete", map[string]any{"workerId": workerID, "attempt": each.Attempt}
-	if result, err := try(each.Variables); err != nil {
+	variables, _ := each.Variables.(map[string]any) // none where they are no object
+	if result, err := try(variables); err != nil {
 		log.Print("job ", each.ID, ": ", err)
 		report, body["errorMessage"], body["retryable"] = "/fail", err.Error(), !errors.As(err, &badInput{})
 	} else {
