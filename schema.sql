@@ -85,7 +85,7 @@ CREATE TABLE definition (
   description text,
   content     text NOT NULL,           -- canonical JSON; text, because jsonb would reorder it
   uploaded_at timestamptz NOT NULL,
-  code        boolean NOT NULL DEFAULT false,  -- generated for a durable workflow (durable workflows)
+  code        boolean NOT NULL DEFAULT false,  -- generated for a durable workflow
   UNIQUE (id, version)
 );
 

@@ -211,8 +211,8 @@ def keeps_what_it_did_not_do(worker: Worker | None) -> None:
 
 @defect("room-respected")
 def asks_for_more_than_there_is_room_for(worker: Worker | None) -> None:
-    intake.JobIntake.room = property(lambda self: 50)  # type: ignore[assignment]
-    intake.Subscription.room = property(lambda self: 50)  # type: ignore[assignment]
+    intake.JobIntake.free_slots = property(lambda self: 50)  # type: ignore[assignment]
+    intake.Subscription.free_slots = property(lambda self: 50)  # type: ignore[assignment]
     credit.MAX_CREDIT_JOBS = 50
 
     assert worker is not None

@@ -61,7 +61,7 @@ class ConnectionState(enum.IntEnum):
     STUCK = 7
     """For the task: a call has to go on in it."""
     UNSENT = 8
-    """For the task: the socket did not take all of An inline call's answer."""
+    """For the task: the socket did not take all of an inline call's answer."""
     FAILED = 9
     """For the task: what it has to raise."""
     CANCELLED = 10
