@@ -19,6 +19,9 @@ from tests.engine.test_bulk import fail_some, finish
 
 __all__ = ["make_driver"]
 
+NO_TEXTS = ("definition_version", "started_after", "started_before")
+"""Of a filter's fields."""
+
 
 async def listed(driver: Driver, bulk_id: str, status: str | None) -> set[str]:
     open_only = status == "OPEN"
@@ -90,3 +93,18 @@ def test_filters_of_failures_imply_the_status(name: str) -> None:
     assert found.status == "FAILED"
     with pytest.raises(typer.BadParameter, match="failed-steps"):
         commands._filter(["failed-steps=pay"], "--filter")
+
+
+@pytest.mark.parametrize("name", [field for field in BulkFilter.__struct_fields__ if field not in NO_TEXTS])
+async def test_a_filter_that_is_empty_never_means_all(make_driver: MakeDriver, name: str) -> None:
+    """As of a script's variable that is not set."""
+    driver = make_driver()
+    await driver.upload(linear(1, job_type="work"))
+    await fail_some(driver, 2)
+    given = {"status": "FAILED", "definition_id": "linear", name: ""}
+    request = BulkRequest(action="retry", filter=BulkFilter(**given))  # type: ignore[arg-type]  # its fields of texts
+    try:
+        found = await driver.engine.bulk.preview(request)
+    except BadRequest:
+        return
+    assert (found.count, found.exact) == (0, True)

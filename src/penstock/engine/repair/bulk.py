@@ -386,6 +386,8 @@ def _check_filter(wanted: BulkFilter, field: str) -> None:
         raise BadRequest(f"{field}.definitionVersion: must be a version")
     if wanted.business_key_prefix == "":
         raise BadRequest(f"{field}.businessKeyPrefix: must not be empty: it would match all keys")
+    if wanted.error_contains == "":
+        raise BadRequest(f"{field}.errorContains: must not be empty: it would match all failures")
     for text, name, most in (
         (wanted.definition_id, "definitionId", NAME_MAX_CHARS),
         (wanted.business_key, "businessKey", BUSINESS_KEY_MAX_CHARS),
