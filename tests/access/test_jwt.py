@@ -95,7 +95,7 @@ async def test_a_token_of_the_issuer_gets_in(jwks: Path, key: Any, kid: str, alg
     text = token(key, kid, alg)
     for _ in range(2):  # verified, then known
         identity = await who(gate, text)
-        assert (identity.name, identity.permissions) == ("oidc:u1", {"view"})
+        assert (identity.name, identity.permissions) == ("oidc:u1", {"view", "answers"})
 
 
 @pytest.mark.parametrize(
@@ -197,14 +197,14 @@ async def test_an_api_token_gets_in_beside_the_issuers(jwks: Path) -> None:
 @pytest.mark.parametrize(
     ("roles", "changes", "permissions", "job_types"),
     [
-        ((), {"roles": "viewer worker"}, {"view", "work", "stream"}, None),
+        ((), {"roles": "viewer worker"}, {"view", "answers", "work", "stream"}, None),
         ((), {"roles": ["other", 7, None]}, set(), None),
         ((), {"roles": {"viewer": True}}, set(), None),
         ((), {"roles": None}, set(), None),
         (
             ("packers=worker(pack)", "leads=viewer+worker(lead)"),
             {"roles": ["packers", "leads"]},
-            {"view", "work", "stream"},
+            {"view", "answers", "work", "stream"},
             {"pack", "lead"},
         ),
         (("packers=worker(pack)",), {"roles": ["admin"]}, set(), None),
@@ -220,7 +220,7 @@ async def test_what_the_roles_of_a_token_mean(
 async def test_roles_and_name_may_stand_in_other_claims(jwks: Path) -> None:
     gate = await ready(jwks, oidc_roles_claim="realm_access.roles", oidc_name_claim="email")
     identity = await who(gate, token(realm_access={"roles": ["clerk"]}, email="kim@a.example"))
-    assert (identity.name, identity.permissions) == ("oidc:kim@a.example", {"view", "tasks"})
+    assert (identity.name, identity.permissions) == ("oidc:kim@a.example", {"view", "answers", "tasks"})
 
 
 # -- keys that change
