@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from penstock.runtime.lease_sweeper import LeaseSweeper
+from penstock.wire.queue import QueuePolicy
 from tests.engine.conftest import driver, make_driver
 from tests.engine.driver import Driver
-from tests.engine.runs import append, begin, done, finish, start, take
+from tests.engine.runs import ORDER, append, begin, done, finish, start, take
 
 __all__ = ["driver", "make_driver"]
 
@@ -56,6 +58,22 @@ async def test_new_runs_go_before_those_of_a_dead_executor(driver: Driver, dies:
         assert taken.isdisjoint({each.instance_id for each in some})
         taken |= {each.instance_id for each in some}
     assert len(taken) == count, "each comes to its turn"
+
+
+@pytest.mark.parametrize(
+    "policy", [QueuePolicy([]), QueuePolicy([], concurrency=9), QueuePolicy([], concurrency=9, fair=False)]
+)
+async def test_new_runs_go_first_in_a_queue_too(driver: Driver, policy: QueuePolicy) -> None:
+    """There those without a flow key have an empty one; those with one keep to their line."""
+    await driver.engine.code.register(ORDER)
+    await driver.engine.queues.put("crawl", msgspec.structs.replace(policy, job_types=[ORDER.job_type]))
+    held = [(await begin(driver, DEAD)).instance_id for _ in range(4)]
+    sweeper = LeaseSweeper(driver.engine)
+    sweeper.on_dead([TAG])
+    assert await sweeper.return_held() == len(held)
+    new = [await start(driver) for _ in range(3)]
+    assert [run.instance_id for run in await take(driver, n=3)] == new
+    assert {run.instance_id for run in await take(driver, n=9)} == {*held}
 
 
 async def test_a_run_that_was_taken_over_goes_on_as_others_do(driver: Driver) -> None:

@@ -539,7 +539,7 @@ due AS MATERIALIZED (
 freed AS (
   UPDATE token t SET state = CASE WHEN d.stands_back THEN 4 /* BACKOFF */ ELSE 0 /* READY */ END,
     queued = CASE WHEN d.stands_back THEN t.queued
-      ELSE nextval('step_seq') + CASE WHEN t.flow_key IS NULL THEN 1152921504606846976 ELSE 0 END END,
+      ELSE nextval('step_seq') + CASE WHEN coalesce(t.flow_key, '') = '' THEN 1152921504606846976 ELSE 0 END END,
     held = NULL, claimed_by = NULL, claimed_at = NULL, lease_until = NULL, expiries = least(d.expiries + 1, 32000)
   FROM due d WHERE t.ctid = d.ctid AND t.seq = d.seq AND t.state = 1 /* LOCKED */
   RETURNING t.*, d.claimed_by AS holder, d.claimed_at AS began_at, d.held AS was_held),
