@@ -15,7 +15,8 @@ from tests.runtime.waiting import wait_until
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow(reason="drives the console in Chromium")]
 TRACE = "Traceback (most recent call last):\nValueError: no paper"
-HUNG_MS = 5_000
+HUNG_MS = 60_000
+"""The page says it after 4.8 s at most (`console/src/watch/leader.test.ts`); a busy machine takes longer."""
 
 
 def fail_for_good(engine: EngineProcess, job_type: str) -> None:
@@ -64,7 +65,7 @@ def test_the_former_version_is_activated_and_times_have_a_zone(visitor: Visitor,
     assert re.search(r"\d\d:\d\d:\d\d.* UTC\n", shown.get_attribute("title"))
 
 
-def test_an_engine_that_hangs_is_told_within_seconds_on_a_phone(chromium: Any, engine: EngineProcess) -> None:
+def test_an_engine_that_hangs_is_told_on_a_phone(chromium: Any, engine: EngineProcess) -> None:
     context = chromium.new_context(viewport={"width": 390, "height": 800})
     try:
         page = context.new_page()

@@ -24,7 +24,7 @@ vi.mock("../api/client", () => ({
     ready: async () => ({ status: "ready" }),
   },
 }));
-const { Leader } = await import("./leader");
+const { Leader, READY_TIMEOUT_MS, TOPICS_MS } = await import("./leader");
 
 let gone: AbortController;
 beforeEach(() => {
@@ -85,4 +85,8 @@ test("the overview comes with the parked call, for all tabs, and another range i
   leader.heard("three", { instances: [], topics: ["overview 1h"] });
   expect(heard).toEqual([["overview 7d", { range: "7d" }], ["overview 1h", { at: 1 }], ["overview 1h", { at: 2 }], ["overview 1h", { at: 2 }]]);
   expect(overview).toHaveBeenCalledTimes(1);
+});
+
+test("an engine that hangs is reported within five seconds", () => {
+  expect(TOPICS_MS + READY_TIMEOUT_MS).toBeLessThan(5_000);
 });

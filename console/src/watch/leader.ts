@@ -4,10 +4,10 @@ import { EngineError, engine, type Overview } from "../api/client";
 import { type News, NOTHING, type Topic, unionOf, type Want } from "./wants";
 
 const AGAIN_MS = 2_000;
-const TOPICS_MS = 2_000;
+export const TOPICS_MS = 2_000;
 const TOPIC_TIMEOUT_MS = 10_000;
 /** The engine tells of its database within 2 s. An engine that hangs is reported within 5 s: it is asked every two. */
-const READY_TIMEOUT_MS = 2_800;
+export const READY_TIMEOUT_MS = 2_800;
 
 /** What is known of a topic; an error goes as its parts, which is what a channel between tabs carries. */
 export interface Reading {
