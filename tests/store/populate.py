@@ -147,6 +147,7 @@ async def _populate_additions(driver: Driver, waiting: str) -> None:
         "INSERT INTO sample (span_s, at, engine, counts, workers, queues) VALUES"
         ' (10, penstock_now(), 0, \'{"took 0.5": 1}\', \'{"pack": 1}\', \'{"pack": {"locked": 1}}\') RETURNING 1'
     )
+    driver.rows("INSERT INTO declared VALUES ('queue', 'mail', 'send', 1, NULL, NULL, penstock_now()) RETURNING 1")
     driver.rows(
         "INSERT INTO trace_context SELECT id, '00-' || repeat('ab', 16) || '-' || repeat('cd', 8) || '-01'"
         " FROM instance ORDER BY id LIMIT 1 RETURNING 1"
