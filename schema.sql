@@ -1173,7 +1173,8 @@ SELECT to_hex(i.id) AS id, i.id AS number, d.id AS definition, d.version,
   i.failure, i.failure_code, to_hex(i.parent_id) AS parent, i.parent_id AS parent_number, i.started_by,
   i.vars || coalesce(i.overlay, '{}') || coalesce((
     SELECT jsonb_merge(h.output ORDER BY h.pos) FROM history h
-    WHERE h.instance_id = i.id AND h.pos > i.folded_pos AND h.output IS NOT NULL), '{}') AS variables, i.result
+    WHERE h.instance_id = i.id AND h.pos > i.folded_pos AND h.output IS NOT NULL), '{}') AS variables, i.result,
+  coalesce((SELECT e.before FROM variables_edit e WHERE e.instance_id = i.id ORDER BY e.pos LIMIT 1), i.vars) AS start_variables
 FROM instance i JOIN definition d ON d.key = i.definition;
 
 CREATE VIEW penstock_failures AS       -- instances that have failed, and where
@@ -1223,6 +1224,38 @@ CROSS JOIN LATERAL (
   UNION ALL
   SELECT h.pos, h.end_step, 1 /* COMPLETED */, h.ended_at, 0, NULL, NULL, NULL, NULL, NULL WHERE h.end_step IS NOT NULL) x;
 
+-- Attempts of jobs, each once, as engine/queues/attempts.py shows them: those that run, then what history has of the others.
+CREATE VIEW penstock_attempts AS
+SELECT to_hex(b.number) || '-' || to_hex(b.token) || '-' || to_hex(b.seq) AS job, to_hex(b.number) AS instance, b.number,
+  d.id AS definition, d.version, penstock_step_id(d.content, b.step) AS step, b.attempt, 'RUNNING' AS status, b.claimed_by AS worker,
+  b.claimed_at AS started_at, NULL::timestamptz AS ended_at, now() - b.claimed_at AS age, NULL::text AS reason,
+  NULL::text AS error_code, b.item, n.parameters, n.parameters_bytes, n.progress, NULL::jsonb AS result
+FROM penstock_branches b JOIN definition d ON d.key = b.definition
+LEFT JOIN attempt_note n ON n.instance_id = b.number AND n.token_id = b.token AND n.seq = b.seq AND n.attempt = b.attempt
+WHERE b.state IN (1 /* LOCKED */, 5 /* DISPATCHED */)
+UNION ALL
+SELECT to_hex(h.instance_id) || '-' || to_hex(h.token_id) || '-' || to_hex(h.seq), to_hex(h.instance_id), h.instance_id,
+  d.id, d.version, penstock_step_id(d.content, h.step), h.attempt,
+  CASE WHEN h.kind IN (1 /* COMPLETED */, 6 /* COMPENSATED */) THEN 'COMPLETED' WHEN h.kind = 3 /* SKIPPED */ THEN 'SKIPPED'
+    WHEN h.kind = 11 /* ATTEMPT_EXPIRED */ THEN 'LEASE_EXPIRED' WHEN h.kind = 12 /* ATTEMPT_RELEASED */ THEN 'RELEASED'
+    WHEN h.kind = 13 /* ATTEMPT_REDISPATCHED */ THEN 'REDISPATCHED' WHEN h.kind = 14 /* ATTEMPT_PARKED */ THEN 'PARKED'
+    ELSE 'FAILED' END, h.worker, h.claimed_at, h.ended_at, h.ended_at - h.claimed_at, h.reason, h.error_code, h.item,
+  n.parameters, n.parameters_bytes, n.progress, CASE WHEN h.kind IN (1 /* COMPLETED */, 6 /* COMPENSATED */) THEN h.output END
+FROM history h JOIN instance i ON i.id = h.instance_id JOIN definition d ON d.key = coalesce((
+  SELECT v.definition FROM instance_version v WHERE v.instance_id = i.id AND v.from_pos <= h.pos
+  ORDER BY v.from_pos DESC LIMIT 1), i.definition)
+LEFT JOIN attempt_note n ON n.instance_id = h.instance_id AND n.token_id = h.token_id AND n.seq = h.seq AND n.attempt = h.attempt
+WHERE h.attempt > 0 AND h.kind <> 15 /* JOB_SIGNALLED */
+  AND NOT EXISTS (                     -- a result after the lease tells more; what closed the step from elsewhere, less
+    SELECT FROM history o WHERE o.instance_id = h.instance_id AND o.token_id = h.token_id AND o.seq = h.seq
+      AND o.attempt = h.attempt AND o.kind <> 15 /* JOB_SIGNALLED */
+      AND CASE WHEN h.kind IN (3 /* SKIPPED */, 4 /* INTERRUPTED */)
+        THEN o.pos < h.pos OR o.kind NOT IN (3 /* SKIPPED */, 4 /* INTERRUPTED */)
+        ELSE o.pos > h.pos AND o.kind NOT IN (3 /* SKIPPED */, 4 /* INTERRUPTED */) END)
+  AND NOT EXISTS (                     -- its worker has come back, and has the job again
+    SELECT FROM token t WHERE t.id = h.token_id AND t.instance_id = h.instance_id AND t.seq = h.seq
+      AND t.attempt = h.attempt AND t.state IN (1 /* LOCKED */, 5 /* DISPATCHED */));
+
 CREATE VIEW penstock_timers AS         -- to come; `step` is null of one whose execution is closed: it is swept
 SELECT to_hex(m.instance_id) AS instance, m.instance_id AS number, d.id AS definition, d.version,
   penstock_step_id(d.content, t.step) AS step,
@@ -1234,4 +1267,4 @@ FROM timer m LEFT JOIN instance i ON i.id = m.instance_id LEFT JOIN definition d
 LEFT JOIN token t ON t.id = m.token_id AND t.seq = m.seq;
 
 INSERT INTO setting (name, value) VALUES ('open_tasks', 'listed');  -- all that are open; not so in an older database at first
-INSERT INTO penstock_schema (version) VALUES (24);
+INSERT INTO penstock_schema (version) VALUES (25);

@@ -90,6 +90,7 @@ async def test_an_attempt_is_told_once_whatever_closes_its_step_later(driver: Dr
         told = [(1, "FAILED")]
     (item,) = [item for item in await driver.history(instance) if item.step_id == "x"]
     assert [(attempt.attempt, attempt.status) for attempt in item.attempts or []] == told
+    assert driver.rows("SELECT attempt, status FROM penstock_attempts WHERE step = 'x' ORDER BY 1") == told
     records = (await driver.engine.instances.audit(instance)).items
     assert [record.detail for record in records if record.kind == "JOB_DISPATCHED"] == ["attempt 1"]
     ends = {"skipped": "STEP_SKIPPED", "interrupted": "STEP_INTERRUPTED"}

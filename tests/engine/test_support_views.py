@@ -5,21 +5,25 @@ from __future__ import annotations
 import base64
 import functools
 import re
-from typing import Any, Final
+from typing import Any, Final, cast
 from uuid import uuid4
 
+import msgspec
 import psycopg
 import pytest
 import trio
 
 from penstock.core.rules.state import OWN_TIMERS, HistoryKind, TokenState
+from penstock.engine.requests.ids import show_job
 from penstock.runtime import migrate
 from penstock.settings import Secret, Settings
 from penstock.store.db.placement import placed
-from penstock.testing.definitions import linear
+from penstock.testing.definitions import definition, end, linear, service
+from penstock.wire.edits import VariablesEdit
 from tests.engine.conftest import MakeDriver
 from tests.engine.driver import Driver, number
 from tests.house.sources import TOP
+from tests.shapes import user
 from tests.shares import mostly_slow
 from tests.store.catalog import views
 from tests.store.populate import populate
@@ -86,9 +90,9 @@ async def test_an_instance_in_the_views_is_what_the_engine_shows(populated: Driv
         "SELECT id, definition, version, status, business_key, open_steps, failure, variables FROM penstock_instances"
     )
     assert len(found) == len(populated.rows("SELECT FROM instance"))
-    for id, definition, version, status, key, open_steps, failure, variables in found:
+    for id, definition_id, version, status, key, open_steps, failure, variables in found:
         shown = await populated.view(id)
-        assert (definition, version, status, key) == (
+        assert (definition_id, version, status, key) == (
             shown.definition_id, shown.definition_version, shown.status, shown.business_key,
         )  # fmt: skip
         assert list(dict.fromkeys(open_steps)) == list(shown.current_step_ids)
@@ -119,13 +123,78 @@ async def test_jobs_are_shown_with_their_state_and_holder(populated: Driver) -> 
     assert ids == {job.id for job in await populated.poll("queued")}
 
 
+async def test_an_attempt_in_the_view_is_what_the_engine_shows(populated: Driver) -> None:
+    """Of each job that ever was, in every state."""
+    found = populated.rows(
+        "SELECT job, attempt, status, worker, started_at, ended_at, reason, error_code, parameters, parameters_bytes,"
+        " progress, result FROM penstock_attempts WHERE left(definition, 5) <> 'code:' ORDER BY number, job, attempt"
+    )
+    by_job = {job: [row[1:] for row in found if row[0] == job] for job, *_ in found}
+    assert {status for _, _, status, *_ in found} >= {"RUNNING", "COMPLETED", "FAILED", "LEASE_EXPIRED", "PARKED"}
+    every = populated.rows(
+        "SELECT instance_id, token_id, seq FROM history UNION SELECT instance_id, id, seq FROM token"
+    )
+    shown: dict[str, list[tuple[Any, ...]]] = {}
+    for job in every:
+        id = show_job(*job)
+        (of_code,) = populated.rows(
+            "SELECT left(d.id, 5) = 'code:' FROM instance i JOIN definition d ON d.key = i.definition WHERE i.id = %s",
+            job[0],
+        )[0]
+        for one in [] if of_code else await populated.engine.attempts.of(id):
+            parameters, progress, result = (
+                None if raw is None else msgspec.json.decode(cast(bytes, raw))
+                for raw in (one.parameters, one.progress, one.result)
+            )
+            shown.setdefault(id, []).append(
+                (one.attempt, one.status, one.worker, one.started_at, one.ended_at, one.reason, one.error_code,
+                 parameters, one.parameters_bytes, progress, result)
+            )  # fmt: skip
+    assert by_job == shown
+
+
+async def test_attempts_are_found_by_what_they_were_given(driver: Driver) -> None:
+    body = linear(1, definition_id="fetch", job_type="fetch") | {"recordAttempts": True}
+    await driver.upload(body)
+    for host in "ab":
+        await driver.start("fetch", {"url": f"https://{host}.example"})
+    for job in await driver.poll("fetch"):
+        await driver.fail(job, "503", retryable=False)
+    found = driver.rows(
+        "SELECT step, attempt, status, reason, parameters FROM penstock_attempts"
+        " WHERE definition = 'fetch' AND parameters->>'url' = 'https://b.example'"
+    )
+    assert found == [("task-1", 1, "FAILED", "503", {"url": "https://b.example"})]
+
+
+async def test_what_an_instance_was_started_with_stays_whatever_is_done_to_it(driver: Driver) -> None:
+    id = await driver.run(definition(service("first", "ask"), user("ask"), end()), {"amount": 1})
+    await driver.complete(await driver.one("work"), {"amount": 0})
+    for amount in (b"2", b"3"):
+        await driver.engine.repair.edit_variables(id, VariablesEdit(set=msgspec.Raw(b'{"amount": %s}' % amount)))
+        found = driver.rows("SELECT variables, start_variables FROM penstock_instances WHERE number = %s", number(id))
+        assert found == [({"amount": int(amount)}, {"amount": 1})]
+
+
 async def test_sealed_values_are_not_opened_by_a_view(make_driver: MakeDriver) -> None:
     driver = make_driver(encryption_keys=KEYS)
-    await driver.upload(linear(1, definition_id="secret", job_type="secret"))
+    await driver.upload(linear(1, definition_id="secret", job_type="secret") | {"recordAttempts": True})
     id = (await driver.start("secret", {"card": "4711"})).id
-    ((variables,),) = driver.rows("SELECT variables FROM penstock_instances WHERE number = %s", number(id))
-    assert list(variables) == ["card"]
-    assert list(variables["card"]) == ["$enc"]
+    job = await driver.one("secret")
+    await driver.heartbeat(job, progress=b'"4711"')
+    await driver.complete(job, {"receipt": "4711"})
+    ((variables, start),) = driver.rows(
+        "SELECT variables, start_variables FROM penstock_instances WHERE number = %s", number(id)
+    )
+    ((parameters, result, progress),) = driver.rows(
+        "SELECT parameters, result, progress FROM penstock_attempts WHERE number = %s", number(id)
+    )
+    for sealed, names in (
+        (variables, ["card", "receipt"]), (start, ["card"]), (parameters, ["card"]), (result, ["receipt"]),
+    ):  # fmt: skip
+        assert sorted(sealed) == names
+        assert [list(value) for value in sealed.values()] == [["$enc"]] * len(names)
+    assert list(progress) == ["$enc"]
 
 
 @pytest.mark.parametrize(("function", "names"), [("penstock_state", TokenState), ("penstock_kind", HistoryKind)])

@@ -28,6 +28,9 @@ INDEXED = {
     "jobs of an instance": (f"SELECT * FROM penstock_jobs WHERE number = {SOME}", 1),
     "steps of an open instance": (f"SELECT * FROM penstock_steps WHERE number = {SOME}", 1),
     "steps of an ended instance": (f"SELECT * FROM penstock_steps WHERE number = {DONE} ORDER BY pos, seq", 1),
+    "attempts of an open instance": (f"SELECT * FROM penstock_attempts WHERE number = {SOME}", 0),
+    "attempts of an ended instance": (f"SELECT * FROM penstock_attempts WHERE number = {DONE}", 1),
+    "what an instance was started with": (f"SELECT start_variables FROM penstock_instances WHERE number = {SOME}", 1),
     "the next timers": ("SELECT * FROM penstock_timers ORDER BY fire_at LIMIT 9", 9),
     "a definition": ("SELECT * FROM penstock_definitions WHERE definition = 'flow' AND latest", 1),
 }  # fmt: skip

@@ -3,11 +3,9 @@
 
 -- name: archived_instance
 -- The instance $1, with what it was started with; nothing when its last change is not that of $2 any more, when it is open, or gone.
-SELECT json_build_object('instance', row_to_json(w))::text FROM (
-  SELECT i.*, coalesce((
-      SELECT e.before FROM variables_edit e WHERE e.instance_id = $1::bigint ORDER BY e.pos LIMIT 1), r.vars) AS start_variables
-  FROM penstock_instances i JOIN instance r ON r.id = i.number
-  WHERE i.number = $1::bigint AND r.id = $1::bigint AND i.ended_at IS NOT NULL AND r.xmin::text::bigint = $2::bigint) w
+SELECT json_build_object('instance', row_to_json(i))::text FROM penstock_instances i
+WHERE i.number = $1::bigint AND i.ended_at IS NOT NULL
+  AND EXISTS (SELECT FROM instance r WHERE r.id = $1::bigint AND r.xmin::text::bigint = $2::bigint)
 
 -- name: archived_left
 -- How many of the instances $1 are there.
