@@ -10,10 +10,11 @@ import { later } from "../parts/later";
 import { Empty, Problem, Skeleton } from "../parts/states";
 import { Badge, type Look } from "../parts/status";
 import { type Column, Listing } from "../parts/table";
-import { At, bothZones, duration, useNow } from "../parts/time";
+import { bothZones, duration, useNow } from "../parts/time";
 import { useCan } from "../session";
 import { Force } from "./force";
 import { endsOperation, ForkOrigin, RunAgain } from "./fork";
+import { RECORDS } from "./records";
 
 const Rejected = later(() => import("./rejected").then((it) => it.Rejected));
 const StepThrough = later(() => import("./stepthrough").then((it) => it.StepThrough));
@@ -187,29 +188,6 @@ function Left({ branch }: { branch: Branch }) {
     </span>
   );
 }
-
-export const RECORDS: Column<JournalRecord>[] = [
-  { head: "When", look: "mute", cell: (record) => <At at={record.at} /> },
-  {
-    head: "What",
-    cell: (record) => (
-      <>
-        {record.kind}
-        {record.replayed && (
-          <>
-            {" "}
-            <span className="tag">replayed</span>
-          </>
-        )}
-        {(record.attempt ?? 1) > 1 && <span className="mute"> ×{record.attempt}</span>}
-      </>
-    ),
-  },
-  { head: "Name", look: "el", title: (record) => (record.payload === undefined ? undefined : JSON.stringify(record.payload)), cell: (record) => record.name ?? "–" },
-  { head: "Path", cell: (record) => <code>{record.path || "/"}</code> },
-  { head: "Took", look: "r mute", cell: (record) => (record.tookMs === undefined ? "–" : duration(record.tookMs)) },
-  { head: "From", look: "el mute", cell: (record) => record.sender ?? "–" },
-];
 
 /** What follows from the first record: it says of each whether it was replayed, or of none. */
 function tellReplayed(first: JournalRecord | undefined, open: boolean): string {

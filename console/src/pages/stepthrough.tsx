@@ -7,7 +7,7 @@ import { CopyButton } from "../parts/copy";
 import { Empty, Problem, Skeleton } from "../parts/states";
 import { type Column, Table } from "../parts/table";
 import { At, duration } from "../parts/time";
-import { RECORDS } from "./run";
+import { RECORDS } from "./records";
 import { type Ahead, type BranchThen, branchesThen, ofOperation, openOf, type Place, Walk } from "./walk";
 
 const PAGE_RECORDS = 1_000;

@@ -1,1 +1,0 @@
-import{t as e}from"./jsx-runtime-BMsyJmCf.js";var t=e();function n(){return(0,t.jsx)(`p`,{children:(0,t.jsxs)(`label`,{children:[(0,t.jsx)(`input`,{type:`checkbox`,name:`force`}),` Also if it does not fit what the run waits for`]})})}export{n as t};
