@@ -446,6 +446,7 @@ CREATE TABLE buffered_signal (
 CREATE INDEX buffered_signal_instance ON buffered_signal (instance_id, id);
 
 CREATE TABLE signal_id (               -- signals, messages and calls that came with an id of their sender's; kept as long as the instance
+                                       -- but for refused calls: the newest, with `~u:<position>:<id>` beside each (forget_refusals)
   instance_id bigint NOT NULL,
   id          text NOT NULL,
   request_hash bytea NOT NULL,

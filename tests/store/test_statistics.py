@@ -50,7 +50,7 @@ HOT = (
     "delete_ready", "delete_timers", "delete_fired", "delete_signals", "insert_signal", "fold", "count_unfolded",
     "append_records", "read_journal", "read_beginnings", "run_marks", "run_states", "appended", "tell_runs",
     "park_runs", "lock_due_runs", "wake_runs", "finish_runs", "block_runs", "expire_runs", "outline", "run_about",
-    "append_answers", "take_out_calls", "find_answer", "find_view",
+    "append_answers", "take_out_calls", "forget_refusals", "find_answer", "find_view",
     "taken_runs", "go_on", "last_view", "journal_marks", "open_runs", "last_execution", "find_failed", "find_path",
     "cut_journal", "lock_forked_token", "lock_forked_instance", "forked_execution", "first_and_last", "begun_with",
     "fork_journal", "forked_arguments", "continue_run", "last_child", "read_waits", "ask_again",

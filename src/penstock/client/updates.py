@@ -31,7 +31,8 @@ class UpdateCalls(Caller):
 
         ``arguments`` go by position, or by name. Waits for the answer up to ``wait_seconds``, 20 at most. If the call
         is PENDING then, ``get_run_update`` waits on. Repeated safely: without an ``update_id`` the client makes one
-        for this call. With your own, a call is made once however often it is sent, as long as the run is kept.
+        for this call. With your own, a call is made once however often it is sent, as long as the run is kept. Of
+        refused calls the newest are remembered (``refused_calls_max_items``).
 
         Raises:
             BadRequest: a field has a value that it can't have.

@@ -189,7 +189,8 @@ class Run(Generic[R]):
         Args:
             update: the name of the handler, which ``@update`` made.
             args: its arguments by position, or all of them by keyword.
-            id: a second call with it is the same one, as long as the run is kept, and gets the same answer.
+            id: a second call with it is the same one, as long as the run is kept, and gets the same answer. Of refused
+                calls the newest are remembered (`refused_calls_max_items`).
             timeout_s: how long to wait for the answer; by default without an end. The call goes on.
 
         Raises:

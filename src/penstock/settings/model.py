@@ -431,6 +431,9 @@ class Settings(RetentionSettings, frozen=True, kw_only=True):
     messages_unread_max_items: Annotated[
         int, _runs("Messages that a run was sent since it last did anything; more are refused with 429.", 1, 100_000)
     ] = 10_000
+    refused_calls_max_items: Annotated[
+        int, _runs("Refused calls of updates of a run whose answers are kept; the oldest are forgotten.", 1, 10_000)
+    ] = 1_000
     journal_queue_max_bytes: Annotated[
         int, _runs("Records that may wait for a batch; more are refused with 429.", 1_048_576, 68_719_476_736)
     ] = 67_108_864

@@ -359,11 +359,11 @@ INVARIANTS: Final[dict[str, str]] = {
         SELECT t.instance_id, t.id, t.mail, j.told FROM token t JOIN definitions d ON d.key = t.definition
         CROSS JOIN LATERAL (SELECT count(*) FILTER (WHERE kind IN (6, 7, 8, 14, 15)) AS told FROM journal j
           WHERE j.instance_id = t.instance_id AND j.pos > t.seq) j
-        CROSS JOIN LATERAL (  -- calls that were refused have left the journal
+        CROSS JOIN LATERAL (  -- refused calls have left the journal; the newest are remembered
           SELECT count(*) AS refused FROM signal_id s WHERE s.instance_id = t.instance_id AND starts_with(s.id, 'u:')
             AND s.answer IS NOT NULL AND NOT EXISTS (
               SELECT FROM journal j WHERE j.instance_id = t.instance_id AND j.kind = 15 AND 'u:' || j.path = s.id)) s
-        WHERE d.code AND (t.mail NOT BETWEEN j.told AND j.told + s.refused OR t.id <> t.instance_id)
+        WHERE d.code AND (t.mail < j.told OR t.mail > j.told AND s.refused = 0 OR t.id <> t.instance_id)
           OR NOT d.code AND t.mail <> 0
         UNION ALL
         SELECT j.instance_id, j.pos, NULL, NULL FROM journal j LEFT JOIN instance i ON i.id = j.instance_id

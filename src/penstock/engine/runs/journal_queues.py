@@ -244,7 +244,9 @@ class JournalQueues:
         try:
             with self._metrics.db_transaction_seconds["append"].time():
                 done = await store.append(
-                    connection, [store.Append(item.run_lease, item.mail, item.lease_s, item.records) for item in items]
+                    connection,
+                    [store.Append(item.run_lease, item.mail, item.lease_s, item.records) for item in items],
+                    refusals_max=self._settings.refused_calls_max_items,
                 )
         except InDoubt:
             for item in items:

@@ -51,8 +51,8 @@ SELECT id, NULL, NULL, NULL, left_s FROM extended
 
 -- name: append_answers
 -- As append_records, with records about calls of updates among them: an answer (kind $17) is noted with the id of the call,
--- its path. A refusal (kind $18) is noted there, too, and is no record: `take_out_calls` follows. What is answered already
--- stays so.
+-- its path. A refusal (kind $18) is noted there, too, and is no record: `take_out_calls` and `forget_refusals` follow. For the
+-- latter a row beside it, `~u:<position>:<id>`, tells which refusals are the oldest. What is answered already stays so.
 WITH
 -- steps of: runs_to_append
 given AS MATERIALIZED (
@@ -67,7 +67,11 @@ written AS (
   FROM given, clock WHERE kind <> $18::smallint ORDER BY n),
 answered AS (
   UPDATE signal_id s SET answer = r.payload FROM given r
-  WHERE r.kind IN ($17::smallint, $18::smallint) AND s.instance_id = r.instance AND s.id = 'u:' || r.path AND s.answer IS NULL)
+  WHERE r.kind IN ($17::smallint, $18::smallint) AND s.instance_id = r.instance AND s.id = 'u:' || r.path AND s.answer IS NULL
+  RETURNING r.instance, r.kind, r.pos, r.path),
+noted AS (
+  INSERT INTO signal_id (instance_id, id, request_hash)
+  SELECT instance, '~u:' || lpad(pos::text, 19, '0') || ':' || path, '' FROM answered WHERE kind = $18::smallint)
 SELECT instance AS instance_id, pos, extract(epoch FROM now)::float8 AS at, NULL::int AS mail, NULL::float8 AS left_s
 FROM given, clock
 UNION ALL
@@ -87,6 +91,25 @@ DELETE FROM journal j WHERE j.instance_id = ANY($1::bigint[]) AND j.pos = ANY($5
       SELECT FROM token t WHERE t.id = c.token AND t.seq = c.seq AND t.state = 1 /* LOCKED */ AND t.attempt = c.attempt
         AND t.claimed_by = c.holder OFFSET 0) t
     WHERE c.token = j.instance_id AND c.pos = j.pos AND c.path = j.path)
+
+-- name: forget_refusals
+-- Runs that the holders have remember their newest $5 refusals: one item per refusal that append_answers wrote in this
+-- transaction, $1 token $2 seq $3 attempt $4 holder. As many go as were written, with what tells their order; a limit beyond
+-- that would walk over all dead rows of those that went before. The tokens are locked: nobody asks for such a call meanwhile.
+-- Digits of one length stand in order in every collation, other characters need not.
+WITH held AS MATERIALIZED (
+  SELECT t.id, count(*) AS n FROM unnest($1::bigint[], $2::bigint[], $3::int[], $4::text[]) AS c(token, seq, attempt, holder)
+  CROSS JOIN LATERAL (
+    SELECT t.id FROM token t WHERE t.id = c.token AND t.seq = c.seq AND t.state = 1 /* LOCKED */ AND t.attempt = c.attempt
+      AND t.claimed_by = c.holder OFFSET 0) t
+  GROUP BY t.id),
+old AS MATERIALIZED (
+  SELECT h.id AS instance, m.id FROM held h CROSS JOIN LATERAL (
+    SELECT s.id FROM signal_id s WHERE s.instance_id = h.id AND s.id BETWEEN '~u:0000000000000000000' AND '~u:9999999999999999999'
+      AND starts_with(s.id, '~u:') ORDER BY s.id DESC OFFSET $5::int LIMIT h.n) m)
+DELETE FROM signal_id d USING old o CROSS JOIN LATERAL (
+  SELECT s.ctid FROM signal_id s WHERE s.instance_id = o.instance AND s.id IN (o.id, 'u:' || substr(o.id, 24)) OFFSET 0) gone
+WHERE d.ctid = gone.ctid
 
 -- name: find_answer
 -- A call ($2 its id) of an update of a run ($1 instance): the id of the instance's definition, its status, and whether it is

@@ -278,8 +278,9 @@ def seal(payloads: Sequence[str | None], vault: Vault | None) -> str | Sealing:
     return arrays.sealed_values([None if text is None else text.encode() for text in payloads], vault, PAYLOAD)
 
 
-async def append(connection: TrioConnection, items: Sequence[Append]) -> dict[int, Appended]:
-    """Write records; by instance. Those that are not in the answer were refused. One transaction of its own."""
+async def append(connection: TrioConnection, items: Sequence[Append], *, refusals_max: int) -> dict[int, Appended]:
+    """Write records; by instance. Those that are not in the answer were refused. One transaction of its own.
+    ``refusals_max``: so many refused calls of a run are remembered."""
     rows = [(item.run_lease.instance, record) for item in items for record in item.records]
     records = [record for _, record in rows]
     params = (
@@ -298,9 +299,8 @@ async def append(connection: TrioConnection, items: Sequence[Append]) -> dict[in
         arrays.ints(record.rules for record in records),
     )
     if any(record.kind == REFUSED for record in records):
-        found, _ = await connection.roundtrip(
-            [(SQL["append_answers"], (*params, ANSWERED, REFUSED)), _take_out_refused(items)]
-        )
+        answers: Statement = SQL["append_answers"], (*params, ANSWERED, REFUSED)
+        found, *_ = await connection.roundtrip([answers, *_take_out_refused(items, refusals_max)])
     elif any(record.kind == ANSWERED for record in records):
         found = await connection.fetch(SQL["append_answers"], (*params, ANSWERED, REFUSED))
     else:
@@ -322,15 +322,15 @@ async def append(connection: TrioConnection, items: Sequence[Append]) -> dict[in
     }
 
 
-def _take_out_refused(items: Sequence[Append]) -> Statement:
+def _take_out_refused(items: Sequence[Append], refusals_max: int) -> list[Statement]:
     calls = [(item.run_lease, record) for item in items for record in item.records if record.kind == REFUSED]
-    params = (
-        *_held([run_lease for run_lease, _ in calls]),
-        arrays.ints(int(call.name or 0) for _, call in calls),
-        arrays.texts(call.path for _, call in calls),
-        ASKED,
-    )
-    return SQL["take_out_calls"], params
+    held = _held([run_lease for run_lease, _ in calls])
+    positions = arrays.ints(int(call.name or 0) for _, call in calls)
+    paths = arrays.texts(call.path for _, call in calls)
+    return [
+        (SQL["take_out_calls"], (*held, positions, paths, ASKED)),
+        (SQL["forget_refusals"], (*held, refusals_max)),
+    ]
 
 
 class Answered(NamedTuple):
