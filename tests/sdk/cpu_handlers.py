@@ -21,6 +21,10 @@ def add_up(numbers: Numbers, job: Job) -> dict[str, object]:
     return {"sum": sum(range(numbers.upto)), "pid": os.getpid(), "job": job.id}
 
 
+def shows_checkpoint(job: Job) -> dict[str, object]:
+    return {"checkpoint": job.checkpoint}
+
+
 def never_ends() -> None:
     threading.Event().wait()
 

@@ -699,6 +699,71 @@ def test_a_checkpoint_reaches_the_next_attempt_and_progress_is_shown(run: Run, w
 
 
 @crossed
+def test_a_newer_handler_that_takes_over_knows_the_format_of_a_checkpoint(
+    run: Run, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HEARTBEATS_PER_LEASE", "POLLS_PER_LEASE"):  # told soon, under a lease that outlasts the test
+        monkeypatch.setattr(f"penstock.worker.leases.{name}", 120)
+    document, name = wire.one_task()
+
+    async def main() -> None:
+        stored, converted, lost, old_ended = anyio.Event(), anyio.Event(), anyio.Event(), anyio.Event()
+        seen: list[tuple[object, ...]] = []
+        async with Client(wire.url) as client, Client(wire.rest_url) as rest:
+            await client.upload_definition(document)
+            old = Worker(client, concurrency=1, lease_s=120)
+            new = Worker(client, concurrency=1, lease_s=120, drain_grace_s=0)
+            held: list[JobRef] = []
+
+            @old.handler(name, checkpoint_format=1)
+            async def by_page(context: JobContext) -> None:
+                await context.report(checkpoint={"page": 3})
+                held.append(ref_of(context.job))
+                stored.set()
+                try:
+                    await anyio.sleep_forever()
+                finally:
+                    seen.append((context.stop_reason,))
+                    lost.set()
+
+            @new.handler(name, checkpoint_format=2)
+            async def by_offset(context: JobContext) -> dict[str, Any]:
+                seen.append((context.checkpoint, context.checkpoint_of(1), context.checkpoint_of(None)))
+                if context.checkpoint is None:
+                    await context.report(checkpoint={"offset": 10 * context.checkpoint_of(1)["page"]})
+                    converted.set()
+                    await anyio.sleep_forever()
+                return {"went_on_from": context.checkpoint}
+
+            async def run_old() -> None:
+                async with old:
+                    await lost.wait()
+                old_ended.set()
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(run_old)
+                started = await client.start_instance(name)
+                await stored.wait()
+                async with new:  # the old one has no room for another job until it learns that this one is lost
+                    await client.release_jobs(old.worker_id, held)
+                    await converted.wait()
+                    await old_ended.wait()
+            (job,) = await rest.poll_jobs("w", [name], wait_s=20)
+            assert job.checkpoint == {"format": 2, "value": {"offset": 30}}
+            await rest.release_jobs("w", [ref_of(job)])
+            async with new:
+                ended = await client.wait_until_ended(started.id, timeout_s=120)
+            assert ended.variables == {"went_on_from": {"offset": 30}}
+            assert (StopReason.LEASE_LOST,) in seen
+            assert [found for found in seen if len(found) == 3] == [
+                (None, {"page": 3}, None),
+                ({"offset": 30}, None, None),
+            ]
+
+    run(main)
+
+
+@crossed
 def test_a_failed_instance_is_found_and_retried(run: Run, wire: Wire) -> None:
     document, name = wire.one_task()
 

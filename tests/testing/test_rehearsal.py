@@ -302,6 +302,28 @@ async def test_a_function_is_what_a_worker_takes_for_a_handler(engine: TestEngin
     wrong.assert_failed("the variables do not fit Order")
 
 
+async def test_checkpoints_of_a_worker_have_its_format(engine: TestEngine) -> None:
+    await engine.deploy(linear(1, retry_count=2))
+    old, new = Worker("http://nowhere.invalid"), Worker("http://nowhere.invalid")
+
+    @old.handler("work", checkpoint_format=1)
+    async def by_page(job: JobContext) -> None:
+        await job.report(checkpoint={"page": 3})
+        engine.use(new)
+        raise OSError("once")
+
+    @new.handler("work", checkpoint_format=2)
+    async def by_row(job: JobContext) -> dict[str, Any]:
+        if job.checkpoint is None:
+            await job.report(checkpoint={"row": job.checkpoint_of(1)["page"] * 100})
+            raise OSError("twice")
+        return {"checkpoint": job.checkpoint}
+
+    engine.use(old)
+    run = await (await engine.start("linear")).settle()
+    run.assert_variables(checkpoint={"row": 300})
+
+
 async def test_a_handler_without_its_job_is_cancelled_as_in_production(engine: TestEngine) -> None:
     await engine.deploy(linear(1))
     seen: list[str] = []

@@ -45,7 +45,8 @@ class Performer:
         report: Completion | Failure | Park | None = None
         try:
             with anyio.move_on_after(None if clock_jumps() else HANDLER_TIMEOUT_S) as scope:
-                report = await run_handler(handler, held, JobContext(held, leases), (), pools)
+                context = JobContext(held, leases, handler.checkpoint_format)
+                report = await run_handler(handler, held, context, (), pools)
         finally:
             await pools.processes.aclose()
         if scope.cancelled_caught:

@@ -14,6 +14,7 @@ import msgspec
 from penstock.client.backoff import RetryPauses
 from penstock.client.errors import Unavailable
 from penstock.wire.noun import Variables
+from penstock.worker.checkpoint import value_in, with_format
 from penstock.worker.held import JOB_LOG_FIELDS, LeasedJob, StopReason
 from penstock.worker.leases import LeaseKeeper
 
@@ -23,10 +24,14 @@ _CURRENT: ContextVar[JobContext | None] = ContextVar("penstock_current_job", def
 class JobContext:
     """The job that a handler works on. Valid while the handler runs."""
 
-    def __init__(self, held: LeasedJob, leases: LeaseKeeper) -> None:
+    def __init__(self, held: LeasedJob, leases: LeaseKeeper, checkpoint_format: int | None = None) -> None:
         self._held = held
         self._leases = leases
+        self._checkpoint_format = checkpoint_format
         self.job = held.job
+        if checkpoint_format is not None:
+            readable = value_in(held.job.checkpoint, checkpoint_format)
+            self.job = msgspec.structs.replace(held.job, checkpoint=readable)
         self.log = held.log
         self.log_fields = held.log_fields
 
@@ -88,8 +93,19 @@ class JobContext:
 
     @property
     def checkpoint(self) -> Any:
-        """What an earlier attempt stored with ``report(checkpoint=…)``; None when it stored nothing."""
+        """What an earlier attempt stored with ``report(checkpoint=…)``; None when it stored nothing.
+
+        With a ``checkpoint_format`` of the handler also None when the checkpoint has another format, or none.
+        """
         return self.job.checkpoint
+
+    def checkpoint_of(self, checkpoint_format: int | None) -> Any:
+        """Return the checkpoint if it has this format, to convert it; else None.
+
+        Args:
+            checkpoint_format: the ``checkpoint_format`` of the handler that stored it; None for a handler without one.
+        """
+        return value_in(self._held.job.checkpoint, checkpoint_format)
 
     @property
     def stop_reason(self) -> StopReason | None:
@@ -116,11 +132,14 @@ class JobContext:
     async def report(self, *, checkpoint: object = msgspec.UNSET, progress: object = msgspec.UNSET) -> None:
         """Store a checkpoint (JSON, ≤ 256 kB) for the next attempt, show progress (JSON); extends the lease.
 
-        Leases are extended without this, too. Waits through outages of the engine.
+        Leases are extended without this, too. Waits through outages of the engine. With a ``checkpoint_format`` of the
+        handler, ``{"format": …, "value": checkpoint}`` is stored.
 
         Raises:
             LeaseLost, JobCancelled: the job is no longer this worker's; the handler is cancelled as well.
         """
+        if self._checkpoint_format is not None:
+            checkpoint = with_format(checkpoint, self._checkpoint_format)
         backoff = RetryPauses()
         while True:
             try:

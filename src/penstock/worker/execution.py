@@ -17,6 +17,7 @@ import msgspec
 
 from penstock.user_text import text_of, traceback_text
 from penstock.wire.model import Completion, Failure, Park
+from penstock.worker.checkpoint import format_of
 from penstock.worker.context import JobContext, set_current_job
 from penstock.worker.errors import Later, NonRetryable, Retry, StepError, WaitFor
 from penstock.worker.handler import Handler, Pools
@@ -57,6 +58,7 @@ async def run_handler(
                 for slot in slots:
                     await stack.enter_async_context(slot)
                 held.begin()
+                _log_other_format(handler, held)
                 if handler.timeout_s is not None:
                     held.scope.deadline = anyio.current_time() + handler.timeout_s
                 result = await handler(context, pools)
@@ -77,6 +79,21 @@ async def run_handler(
     if held.stop_reason is StopReason.DEADLINE:
         return _failed(held, f"not finished within its time limit of {handler.timeout_s:g} s", retryable=True)
     return None if held.stop_reason is StopReason.STOPPING else failure
+
+
+def _log_other_format(handler: Handler, held: LeasedJob) -> None:
+    """Say that there is a checkpoint which the handler does not get: it may begin work anew that was done."""
+    own, found = handler.checkpoint_format, format_of(held.job.checkpoint)
+    if own is None or held.job.checkpoint is None or found == own:
+        return
+    has = "no format" if found is None else f"format {found}"
+    held.log.warning(
+        "its checkpoint has %s, and the handler has checkpoint_format=%d: the handler gets no checkpoint, "
+        "and may read this one with job.checkpoint_of(%s)",
+        has,
+        own,
+        found,
+    )
 
 
 async def _take_own_cancel() -> None:

@@ -22,6 +22,7 @@ from penstock.client.errors import BadRequest
 from penstock.user_text import text_of
 from penstock.wire.model import Job
 from penstock.wire.noun import Variables
+from penstock.worker.checkpoint import MAX_CHECKPOINT_FORMAT
 from penstock.worker.context import JobContext
 from penstock.worker.errors import NonRetryable
 from penstock.worker.process_pool import ProcessPool
@@ -52,11 +53,13 @@ class Handler:
         concurrency: how many of these jobs run at once, at most; None leaves it to the worker's own limit.
         timeout_s: time limit of one attempt in seconds; None sets none.
         in_process: run it in another process instead of a thread; the function must be importable there.
+        checkpoint_format: the version of the format of its checkpoints; None stores and reads them as they are.
         names: local names of the place of registration, to resolve annotations that are text.
 
     Raises:
-        TypeError: the function's signature is not one that a handler can have.
-        ValueError: ``concurrency`` or ``timeout_s`` is below its least.
+        TypeError: the function's signature is not one that a handler can have; ``checkpoint_format`` is no whole
+            number.
+        ValueError: ``concurrency`` or ``timeout_s`` is below its least, or ``checkpoint_format`` out of its range.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class Handler:
         concurrency: int | None = None,
         timeout_s: float | None = None,
         in_process: bool = False,
+        checkpoint_format: int | None = None,
         names: Mapping[str, Any] | None = None,
     ) -> None:
         if not job_type:
@@ -77,9 +81,12 @@ class Handler:
             raise ValueError(f"the handler for {job_type!r}: concurrency must be at least 1, not {concurrency}")
         if timeout_s is not None and not timeout_s > 0:
             raise ValueError(f"the handler for {job_type!r}: timeout_s must be more than 0, not {timeout_s}")
+        if checkpoint_format is not None:
+            _check_checkpoint_format(job_type, checkpoint_format)
         self.job_type = job_type
         self.concurrency = concurrency
         self.timeout_s = timeout_s
+        self.checkpoint_format = checkpoint_format
         self._function = function
         self._arguments = _arguments_of(job_type, function, names or {})
         self.is_async = _is_async(function)
@@ -119,6 +126,17 @@ class Handler:
             raise TypeError(f"{where} takes a JobContext, which can't go to another process: take the Job instead")
         if {"<locals>", "<lambda>"} & set(getattr(self._function, "__qualname__", "").split(".")):
             raise TypeError(f"{where} is a local function: another process can't import it")
+
+
+def _check_checkpoint_format(job_type: str, value: object) -> None:
+    problem = (
+        f"the handler for {job_type!r}: checkpoint_format must be a whole number from 1 to {MAX_CHECKPOINT_FORMAT}, "
+        f"not {value!r}"
+    )
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(problem)
+    if not 1 <= value <= MAX_CHECKPOINT_FORMAT:
+        raise ValueError(problem)
 
 
 def _caught(function: HandlerFunction, arguments: Sequence[Any]) -> tuple[Any, BaseException | None]:

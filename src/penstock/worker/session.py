@@ -182,7 +182,7 @@ class WorkerSession:
 
     async def _work_on(self, held: LeasedJob, subscription: Subscription) -> None:
         handler = self._handlers[held.job.job_type]
-        context = JobContext(held, self._leases)
+        context = JobContext(held, self._leases, handler.checkpoint_format)
         slots = [self._slots]
         if handler.job_type in self._type_permits:
             slots.insert(0, self._type_permits[handler.job_type])

@@ -130,6 +130,7 @@ class Worker:
         concurrency: int | None = None,
         timeout_s: float | None = None,
         in_process: bool = False,
+        checkpoint_format: int | None = None,
     ) -> Callable[[FunctionT], FunctionT]:
         """Register a function for a job type, as a decorator; the function itself stays as it is.
 
@@ -144,10 +145,15 @@ class Worker:
             in_process: for work that keeps a processor busy: run the (plain, importable) function in another process,
                 where it can be stopped, too. It takes variables and ``Job``, no ``JobContext``; what it prints or
                 logs is lost.
+            checkpoint_format: the version of the format of its checkpoints, a whole number from 1 on. They are stored
+                as ``{"format": 2, "value": …}``. A checkpoint of another format, or without one, is logged, and the
+                handler gets None; ``JobContext.checkpoint_of`` reads it.
 
         Raises:
-            TypeError: the function's signature is not one that a handler can have.
-            ValueError: the job type has a handler already, or a limit is below its least.
+            TypeError: the function's signature is not one that a handler can have; ``checkpoint_format`` is no whole
+                number.
+            ValueError: the job type has a handler already, a limit is below its least, or ``checkpoint_format`` is out
+                of its range.
         """
         # Annotations may be text (PEP 563) and name classes that are local to where the decorator stands.
         frame = inspect.currentframe()
@@ -157,7 +163,13 @@ class Worker:
             if job_type in self._handlers:
                 raise ValueError(f"job type {job_type!r} has a handler already")
             self._handlers[job_type] = Handler(
-                job_type, function, concurrency=concurrency, timeout_s=timeout_s, in_process=in_process, names=names
+                job_type,
+                function,
+                concurrency=concurrency,
+                timeout_s=timeout_s,
+                in_process=in_process,
+                checkpoint_format=checkpoint_format,
+                names=names,
             )
             return function
 
