@@ -9,6 +9,7 @@ import ctypes
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 
 from penstock.durable import App, StepLost, step, workflow
@@ -23,6 +24,7 @@ def cut_off(kind: str, directory: str) -> str:
             os._exit(9)
         case "stops":
             os.kill(os.getpid(), signal.SIGSTOP)
+            threading.Event().wait()  # the main thread takes the signal; this one runs on until it does
         case _:
             pipe = os.open(Path(directory) / "pipe", os.O_RDWR)
             ctypes.PyDLL(None).read(pipe, ctypes.create_string_buffer(1), 1)
