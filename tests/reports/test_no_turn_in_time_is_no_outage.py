@@ -48,10 +48,10 @@ async def test_a_slow_statement_is_told_as_such_and_written_once(
     run = await begin(driver)
     write, go_on, begun = journal_queues.store.append, trio.Event(), trio.Event()
 
-    async def slow(connection: TrioConnection, items: Sequence[Append]) -> dict[int, Appended]:
+    async def slow(connection: TrioConnection, items: Sequence[Append], *, refusals_max: int) -> dict[int, Appended]:
         begun.set()
         await go_on.wait()
-        return await write(connection, items)
+        return await write(connection, items, refusals_max=refusals_max)
 
     monkeypatch.setattr(journal_queues.store, "append", slow)
     with trio.fail_after(BOUND_S):
@@ -74,7 +74,7 @@ async def test_an_outage_is_told_as_before(make_driver: MakeDriver, monkeypatch:
     driver = make_driver(outage_wait_seconds=0)
     run = await begin(driver)
 
-    async def away(connection: TrioConnection, items: Sequence[Append]) -> dict[int, Appended]:
+    async def away(connection: TrioConnection, items: Sequence[Append], *, refusals_max: int) -> dict[int, Appended]:
         raise psycopg.OperationalError("connection refused")
 
     with monkeypatch.context() as patched, trio.fail_after(BOUND_S):
