@@ -48,6 +48,16 @@ class Defined:
     at: object
 
 
+@attrs.define(eq=False)
+class Private:
+    """msgspec leaves out fields that begin with _, whatever they hold."""
+
+    note: str | None = None
+    _at: object = NAIVE
+    _share: float = float("nan")
+    _parent: object = None
+
+
 class Moment(Enum):
     NAIVE = NAIVE
     NOTHING = Decimal("NaN")
@@ -186,3 +196,9 @@ def test_a_text_is_no_list_of_a_builder(build: Callable[[WorkflowBuilder], objec
 def test_a_back_off_has_the_defaults_of_json() -> None:
     assert backoff("PT1S") == {"initial": "PT1S", "multiplier": 2.0}
     assert backoff("PT1S", jitter=0.2)["jitter"] == 0.2
+
+
+def test_private_fields_of_attrs_classes_are_left_out_and_not_looked_into() -> None:
+    value = Private()
+    value._parent = [value]
+    assert to_json_object({"a": value}) == b'{"a":{"note":null}}'

@@ -141,7 +141,8 @@ def _children(value: Any) -> Iterable[tuple[object, object]]:
     if dataclasses.is_dataclass(value):
         return [(field.name, getattr(value, field.name, None)) for field in dataclasses.fields(value)]
     if hasattr(value, "__attrs_attrs__"):  # of attrs, which is not a dependency
-        return [(field.name, getattr(value, field.name, None)) for field in value.__attrs_attrs__]
+        names = [field.name for field in value.__attrs_attrs__ if not field.name.startswith("_")]  # as msgspec does
+        return [(name, getattr(value, name, None)) for name in names]
     if isinstance(value, list | tuple | set | frozenset):
         return enumerate(cast("Iterable[object]", value))
     if hasattr(value, "model_dump"):
