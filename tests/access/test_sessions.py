@@ -291,6 +291,18 @@ def test_the_issuer_sends_people_back_to_their_page(browser: Browser, issuer: Is
     assert ends_at - time.mktime(time.gmtime()) > 11 * 3600
 
 
+def test_an_operator_whose_session_an_older_engine_opened_calls_updates(
+    browser: Browser, engines: tuple[EngineProcess, EngineProcess], dsn: str
+) -> None:
+    come_back(browser, begin(browser))
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("UPDATE session SET permissions = '{view,tasks,operate}' WHERE name = 'oidc:anna'")
+    other = Browser(engines[1], dict(browser.cookies))
+    answer = other.ask("POST", "/v1/instances/1/updates", {"name": "set_limit"})
+    assert (answer.status, answer.body["error"]) == (404, "not-found"), answer
+    assert other.ask("GET", "/v1/instances/1/view").status == 404
+
+
 def refused(answer: Answer, word: str = "refused") -> None:
     assert (answer.status, answer.location) == (303, f"/console/?signIn={word}")
     assert not any(cookie.startswith(("penstock=", "__Host-penstock=")) for cookie in answer.cookies)

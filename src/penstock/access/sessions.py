@@ -174,8 +174,11 @@ class Sessions:
 
 def _identity_of(row: store.StoredSession) -> Identity:
     permissions = frozenset(Permission(name) for name in row.permissions if name in list(Permission))
-    if Permission.VIEW in permissions:  # also of a session that an engine opened which did not know the other one
+    # also of a session that an older engine opened, which stored neither for these
+    if Permission.VIEW in permissions:
         permissions |= {Permission.ANSWERS}
+    if Permission.OPERATE in permissions:
+        permissions |= {Permission.RUNS}
     return Identity(
         row.name,
         permissions,
