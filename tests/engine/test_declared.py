@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import psycopg
 import pytest
 
 from penstock.engine.runs.code import CodeWorkflow
@@ -217,3 +218,16 @@ async def test_arguments_in_code_are_kept_encrypted(make_driver: MakeDriver):
     await driver.engine.schedules.put("shop:report", msgspec.structs.replace(NIGHTLY, definition_id="shop:report"))
     assert (await driver.engine.declarations.apply("schedule", "shop:report")).state == "AS_IN_CODE"
     assert await arguments(driver) == {"card": "5"}
+
+
+async def test_arguments_of_a_schedule_wait_until_every_engine_knows_them(driver: Driver):
+    with psycopg.connect(driver.dsn, autocommit=True) as connection:
+        connection.execute(
+            "INSERT INTO engine (number, holder, leased_until, dispatch_mode, description, schema_version)"
+            " VALUES (900, gen_random_uuid(), penstock_now() + interval '1 h', 'polling', 'old', 24)"
+        )
+    with pytest.raises(Conflict, match="old knows schema version 24, not 25"):
+        await connect(driver, schedule=msgspec.structs.replace(NIGHTLY, variables=msgspec.Raw(b'{"region":"eu"}')))
+    assert await states(driver) == {}
+    await connect(driver, schedule=NIGHTLY)
+    assert await states(driver) == {"schedule": "AS_IN_CODE"}

@@ -39,6 +39,8 @@ from penstock.wire.queue import QueuePolicy, Rate, burst_of
 from penstock.wire.schedule import ScheduleSpec
 
 DECLARED_VERSION: Final = 24
+ARGUMENTS_VERSION: Final = 25
+"""Engines before take the sealed arguments of a schedule in code for its arguments."""
 """The schema version whose engines know declarations."""
 SCHEDULE: Final = "schedule"
 QUEUE: Final = "queue"
@@ -85,7 +87,9 @@ class Declarations:
 
         async def note(connection: TrioConnection) -> None:
             if schedule is not None or queue is not None:
-                await engine_store.require_version(connection, DECLARED_VERSION)
+                has_arguments = spec is not None and spec.variables is not None
+                needed = ARGUMENTS_VERSION if has_arguments else DECLARED_VERSION
+                await engine_store.require_version(connection, needed)
             await store.undeclare(connection, id, workflow.version, SCHEDULE, schedule)
             await store.undeclare(connection, id, workflow.version, QUEUE, queue)
 
