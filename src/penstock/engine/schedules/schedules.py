@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -40,7 +41,7 @@ from penstock.engine.schedules.schedule_spec import (
     read_spec,
 )
 from penstock.errors import BadRequest, Conflict, NotFound, PenstockError, TooManyRequests, Unavailable
-from penstock.loop.offload import run_long
+from penstock.loop.offload import run_long, run_sized
 from penstock.store.db.connection import TrioConnection
 from penstock.store.db.database import LOCKED, Database
 from penstock.store.db.vault import KeyMissing
@@ -111,7 +112,7 @@ class Schedules:
             await engine_store.require_version(connection, SCHEMA_VERSION_NEEDED)
             before = await store.read(connection, name=id) if self._audit else []
             old = before[0].spec if before else None
-            changed = _changed_names(before[0].variables if before else EMPTY_OBJECT, variables)
+            changed = await self._changed(before[0].variables if before else EMPTY_OBJECT, variables)
             about = f"; variables: {', '.join(changed)[:1000]}" if changed else ""
             await self._note(connection, "SCHEDULE_CHANGED", f"{id}: {kept.decode()[:1000]}{about}", old)
             await store.put(
@@ -122,6 +123,12 @@ class Schedules:
         async with self._database.connection() as connection:
             known = await definition_store.active_keys(connection, [spec.definition_id])
         return msgspec.structs.replace(await self.get(id), hint=hint_of(spec, is_known=bool(known)))
+
+    async def _changed(self, before: str | bytes, given: bytes) -> builtins.list[str]:
+        """Return `_changed_names` for the audit trail; none where there is no trail."""
+        if not self._audit:
+            return []
+        return await run_sized(len(before) + len(given), partial(_changed_names, before, given))
 
     async def get(self, id: str) -> Schedule:
         """With its next times and its last runs; without the variables that its definition calls secret. Raises
