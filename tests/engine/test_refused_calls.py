@@ -5,8 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 import trio
+import trio.testing
 
 from penstock.engine.queues.journal_items import ClaimedRun, NewRecord
+from penstock.engine.runs.updates import FORGOTTEN
 from penstock.errors import Conflict, LeaseLost, NotFound
 from penstock.wire.update import UpdateCall
 from tests.engine.conftest import MakeDriver
@@ -92,6 +94,28 @@ async def test_refusals_of_one_append_are_forgotten_in_its_order(make_driver: Ma
     await append(driver, run.run_lease, *new, after=asked[-1].pos, mail=4)
     assert remembered(driver, run) == ["a", "b"]
     assert (await read(driver, run.run_lease)).records == []
+
+
+async def test_who_waits_for_a_call_that_is_refused_and_forgotten_hears_so(make_driver: MakeDriver) -> None:
+    driver = make_driver(refused_calls_max_items=1)
+    run, heard = await begin(driver), dict[str, str | None]()
+
+    async def wait(id: str) -> None:
+        call = UpdateCall("set", msgspec.Raw(b"[1]"), id, wait_seconds=20)
+        answered = await driver.engine.updates.ask(run.instance_id, call)
+        assert answered.status == "REFUSED"
+        heard[id] = answered.reason
+
+    async with trio.open_nursery() as nursery:
+        for id in ("a", "b"):
+            nursery.start_soon(wait, id)
+            await trio.testing.wait_all_tasks_blocked()
+        while len(asked := (await read(driver, run.run_lease)).records) < 2:
+            await trio.lowlevel.checkpoint()
+        new = [NewRecord(18, call.path, str(call.pos), f'{{"refused":"{MARK}"}}', rules=3) for call in asked]
+        await append(driver, run.run_lease, *new, after=asked[-1].pos, mail=2)
+    kept, forgotten = asked[-1].path, asked[0].path
+    assert heard == {kept: MARK, forgotten: FORGOTTEN}
 
 
 async def test_an_executor_that_lost_the_run_forgets_nothing(make_driver: MakeDriver) -> None:

@@ -36,6 +36,7 @@ UPDATES_VERSION: Final = 23
 ID_MAX_CHARS: Final = 200
 NAME_MAX_CHARS: Final = 200
 WAIT_MAX_S: Final = 20.0
+FORGOTTEN: Final = "refused; the run keeps the newest refusals only, and has forgotten why"
 """Of one call that waits for an answer; whoever waits longer asks again."""
 
 
@@ -102,14 +103,17 @@ class Updates:
                 raise
             if not found.is_known:
                 raise Conflict(f"the run has ended: it is {InstanceStatus(found.status).name}") from error
-        return await self._wait(number, instance_id, id, wait_s)
+        return await self._wait(number, instance_id, id, wait_s, is_known=True)
 
     async def get(self, instance_id: str, id: str, wait_seconds: int | None = None) -> RunUpdate:
         """Return what became of a call; waits for its answer up to so many seconds, 20 at most. Raises NotFound."""
         check_text(id, "updateId", ID_MAX_CHARS)
         return await self._wait(ids.read_instance(instance_id), instance_id, id, _wait_s(wait_seconds))
 
-    async def _wait(self, number: int, instance_id: str, id: str, wait_s: float) -> RunUpdate:
+    async def _wait(
+        self, number: int, instance_id: str, id: str, wait_s: float, *, is_known: bool = False
+    ) -> RunUpdate:
+        """``is_known``: the run was asked. One that it forgets meanwhile was refused: it keeps all other answers."""
         ends = trio.current_time() + wait_s
         with self._news.subscribe(number) as news:
             while True:
@@ -117,9 +121,11 @@ class Updates:
                 if found is None:
                     raise NotFound(f"instance '{instance_id}' is unknown")
                 check_app(app_of(found.definition_id), Permission.VIEW)
+                if not found.is_known and is_known:
+                    return RunUpdate(id=id, status="REFUSED", reason=FORGOTTEN)
                 if not found.is_known:
                     raise NotFound(f"run '{instance_id}' has no call with the id '{id}'")
-                shown = _shown(id, found)
+                shown, is_known = _shown(id, found), True
                 if shown.status != "PENDING" or trio.current_time() >= ends:
                     return shown
                 await news.wait(ends)
