@@ -10,6 +10,7 @@ from penstock.engine.runs.code import CodeWorkflow
 from penstock.engine.schedules.declared import InCode
 from penstock.errors import BadRequest, Conflict, NotFound
 from penstock.settings.secret import Secret
+from penstock.store.db.vault import KeyMissing
 from penstock.testing.definitions import linear
 from penstock.wire.declared import Declaration
 from penstock.wire.queue import QueuePolicy, Rate
@@ -218,6 +219,19 @@ async def test_arguments_in_code_are_kept_encrypted(make_driver: MakeDriver):
     await driver.engine.schedules.put("shop:report", msgspec.structs.replace(NIGHTLY, definition_id="shop:report"))
     assert (await driver.engine.declarations.apply("schedule", "shop:report")).state == "AS_IN_CODE"
     assert await arguments(driver) == {"card": "5"}
+
+
+async def test_a_program_connects_after_the_key_of_its_arguments_is_gone(make_driver: MakeDriver):
+    with_arguments = msgspec.structs.replace(NIGHTLY, variables=msgspec.Raw(b'{"card":"4111"}'))
+    await connect(make_driver(encryption_keys=Secret(KEYS["k1"])), schedule=with_arguments)
+    driver = make_driver(encryption_keys=Secret(KEYS["k2"]))
+    assert await states(driver) == {"schedule": "CHANGED"}
+    with pytest.raises(KeyMissing, match="lacks the key of the arguments of schedule 'shop:report'"):
+        await driver.engine.declarations.apply("schedule", "shop:report")
+    await connect(driver, schedule=with_arguments)
+    assert await states(driver) == {"schedule": "CHANGED"}, "what nobody can read is not put over"
+    assert (await driver.engine.declarations.apply("schedule", "shop:report")).state == "AS_IN_CODE"
+    assert await arguments(driver) == {"card": "4111"}
 
 
 async def test_arguments_of_a_schedule_wait_until_every_engine_knows_them(driver: Driver):

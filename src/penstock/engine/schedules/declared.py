@@ -28,6 +28,7 @@ from penstock.errors import BadRequest, Conflict, NotFound
 from penstock.loop.offload import run_long
 from penstock.store.db.connection import TrioConnection
 from penstock.store.db.database import Database, unavailable_when_away
+from penstock.store.db.vault import KeyMissing
 from penstock.store.rows import declared as store
 from penstock.store.rows import engines as engine_store
 from penstock.store.rows import queues as queue_store
@@ -39,6 +40,8 @@ from penstock.wire.queue import QueuePolicy, Rate, burst_of
 from penstock.wire.schedule import ScheduleSpec
 
 DECLARED_VERSION: Final = 24
+UNREADABLE: Final = object()
+"""A schedule whose variables' key this engine lacks."""
 ARGUMENTS_VERSION: Final = 25
 """Engines before take the sealed arguments of a schedule in code for its arguments."""
 """The schema version whose engines know declarations."""
@@ -131,7 +134,7 @@ class Declarations:
             if await self._ask(partial(store.applied, kind=kind, name=name, stored=stored)):
                 return
             found = await self._ask(lambda connection: store.find(connection, kind, name))
-            if found is None or found.body is None or found.stored is None:
+            if found is None or found.body is None or found.stored is None or not found.is_readable:
                 return
             body, stored = found.body, found.stored
 
@@ -167,6 +170,8 @@ class Declarations:
             raise NotFound(f"no code has ever had a {kind} '{name}'")
         if row.body is None or row.stored is None:
             raise Conflict(f"no code has the {kind} '{name}' any more: change or delete it by hand")
+        if not row.is_readable:
+            raise KeyMissing(f"this engine lacks the key of the arguments of {kind} '{name}' (encryption_keys)")
         await self._put(kind, name, row.body, row.stored)
 
         async def read(connection: TrioConnection) -> Declaration:
@@ -200,7 +205,10 @@ def _read(text: bytes, kind: type[T], field: str) -> T:
 async def _live(connection: TrioConnection, kind: str, name: str) -> object:
     """Return the schedule or the queue as it is, to be compared; None where there is none."""
     if kind == SCHEDULE:
-        rows = await schedule_store.read(connection, name=name)
+        try:
+            rows = await schedule_store.read(connection, name=name)
+        except KeyMissing:  # it is none that code has, and "As in code" makes it one
+            return UNREADABLE
         return _plain_schedule(rows[0].spec, rows[0].variables) if rows else None
     row = await queue_store.find(connection, name)
     return None if row is None else _plain_policy(row.policy)

@@ -10,12 +10,13 @@ import msgspec
 
 from penstock.store.db.connection import TrioConnection
 from penstock.store.db.statements import SQL
-from penstock.store.db.vault import offloaded
+from penstock.store.db.vault import KeyMissing, offloaded
 
 
 class Declared(NamedTuple):
     """A declaration. ``body``: JSON, as the code has it; None where no code has it any more. ``applied``: what was put
-    because of it. ``stored``: the body as it is kept, with `variables` encrypted where there are keys."""
+    because of it. ``stored``: the body as it is kept, with `variables` encrypted where there are keys. Without the key
+    ``body`` and ``applied`` are as they are kept, too, and ``is_readable`` says so of the body."""
 
     kind: str
     name: str
@@ -25,6 +26,7 @@ class Declared(NamedTuple):
     applied: str | None
     seen_at: datetime
     stored: str | None
+    is_readable: bool
 
 
 async def lock(connection: TrioConnection, kind: str, name: str) -> None:
@@ -51,21 +53,22 @@ async def applied(connection: TrioConnection, kind: str, name: str, stored: str)
 
 
 async def find(connection: TrioConnection, kind: str, name: str) -> Declared | None:
-    """Return one of them. Raises KeyMissing."""
+    """Return one of them."""
     rows = await connection.fetch(SQL["list_declared"], ("", "", 1, kind, name))
     return await _opened(connection, rows[0]) if rows else None
 
 
 async def page(connection: TrioConnection, after: tuple[str, str], limit: int) -> list[Declared]:
-    """Return those after a kind and a name, in order. Raises KeyMissing."""
+    """Return those after a kind and a name, in order."""
     rows = await connection.fetch(SQL["list_declared"], (*after, limit, None, None))
     return [await _opened(connection, row) for row in rows]
 
 
 async def _opened(connection: TrioConnection, row: Any) -> Declared:
     kind, name, workflow, version, body, applied, seen_at = row
-    opened, put = await _open(connection, body), await _open(connection, applied)
-    return Declared(kind, name, workflow, version, opened, put, seen_at, body)
+    opened, is_readable = await _open(connection, body)
+    put, _ = await _open(connection, applied)
+    return Declared(kind, name, workflow, version, opened, put, seen_at, body, is_readable)
 
 
 async def _seal(connection: TrioConnection, body: str) -> str:
@@ -73,11 +76,19 @@ async def _seal(connection: TrioConnection, body: str) -> str:
     return body if vault is None else await offloaded(len(body), lambda: _with(body, vault.seal))
 
 
-async def _open(connection: TrioConnection, body: str | None) -> str | None:
+async def _open(connection: TrioConnection, body: str | None) -> tuple[str | None, bool]:
+    """Return a body, and whether it could be read: as it is kept where the engine lacks its key."""
     vault = connection.vault
     if vault is None or body is None:
-        return body
-    return await offloaded(len(body), lambda: _with(body, lambda variables: vault.open(variables.decode()).encode()))
+        return body, True
+
+    def opened() -> str:
+        return _with(body, lambda variables: vault.open(variables.decode()).encode())
+
+    try:
+        return await offloaded(len(body), opened), True
+    except KeyMissing:
+        return body, False
 
 
 def _with(body: str, act: Callable[[bytes], bytes]) -> str:
