@@ -13,7 +13,7 @@ from penstock.rest.codec import decoder, error_tolerant
 from penstock.testing.definitions import linear
 from penstock.wire.model import Failure
 from penstock.worker import NonRetryable, StepError, Worker
-from penstock.worker.execution import MAX_STACK_TRACE_CHARS
+from penstock.worker.execution import MAX_STACK_TRACE_BYTES
 from tests.engine.conftest import MakeDriver, make_driver
 from tests.engine.driver import Driver
 from tests.sdk.scripted_transport import ScriptedTransport, job
@@ -87,6 +87,7 @@ class Unwritable(Exception):
         (ValueError("no card"), "ValueError: no card\n"),
         (NonRetryable("no card"), "NonRetryable: no card\n"),
         pytest.param(ValueError("no card " * 10_000), "no card \n", id="long"),
+        pytest.param(ValueError("нет карты " * 10_000), "нет карты \n", id="long and not ASCII"),
         (Unwritable(), None),
         (StepError("NoCard", "no card"), None),
     ],
@@ -108,4 +109,4 @@ async def test_our_worker_sends_where_the_error_was(error: Exception, sent: str 
         assert failure.stack_trace is not None
         assert failure.stack_trace.endswith(sent)
         assert "in pay" in failure.stack_trace
-        assert len(failure.stack_trace) <= MAX_STACK_TRACE_CHARS
+        assert len(failure.stack_trace.encode()) <= MAX_STACK_TRACE_BYTES

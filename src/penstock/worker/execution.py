@@ -25,8 +25,8 @@ from penstock.worker.held import LeasedJob, StopReason
 
 # The engine keeps 4 KiB of an error text; characters may take several bytes.
 MAX_ERROR_MESSAGE_CHARS = 4096
-MAX_STACK_TRACE_CHARS = 16_384
-LEFT_OUT = "\n...\n"
+MAX_STACK_TRACE_BYTES = 16_384
+LEFT_OUT = b"\n...\n"
 """In the middle of a long stack trace."""
 
 # The SQL function `complete` refuses an argument with it: the same variables are refused the next time, too.
@@ -160,10 +160,11 @@ def _trace_of(error: BaseException) -> str | None:
         text = traceback_text(error)
     except Exception:
         return None
-    if len(text) > MAX_STACK_TRACE_CHARS:
-        half = (MAX_STACK_TRACE_CHARS - len(LEFT_OUT)) // 2
-        text = f"{text[:half]}{LEFT_OUT}{text[-half:]}"
-    return text.encode("utf-8", "replace").decode()
+    data = text.encode("utf-8", "replace")
+    if len(data) > MAX_STACK_TRACE_BYTES:
+        half = (MAX_STACK_TRACE_BYTES - len(LEFT_OUT)) // 2
+        data = data[:half] + LEFT_OUT + data[-half:]
+    return data.decode("utf-8", "ignore")
 
 
 def _sqlstate(error: BaseException) -> object:
