@@ -152,6 +152,9 @@ async def of_order(amount: int, customer: Item, note: str = "") -> None: ...
 async def of_later(amount: str) -> None: ...
 
 
+async def of_schedule(schedule: dict[str, str], amount: int) -> None: ...
+
+
 GOOD = {"amount": 5, "customer": {"sku": "a"}}
 WRONG = [
     ({**GOOD, "amount": "5"}, 'amount: must be an integer, not "5"'),
@@ -207,6 +210,21 @@ async def test_a_schedule_is_refused_when_it_is_made(driver: Driver) -> None:
     failed = await driver.engine.schedules.trigger("nightly", None)
     assert failed.instance_id is None
     assert (failed.reason or "").startswith("arguments: amount: must be text, not 5. It takes order(amount")
+
+
+async def test_a_schedule_leaves_out_what_the_engine_adds(driver: Driver) -> None:
+    await publish(driver, of_schedule)
+    wrong = ScheduleSpec(definition_id="order", every="PT1H", variables=msgspec.Raw(b"{}"))
+    with pytest.raises(WrongValue, match="arguments: amount: is missing"):
+        await driver.engine.schedules.put("nightly", wrong)
+    right = msgspec.structs.replace(wrong, variables=msgspec.Raw(b'{"amount":5}'))
+    await driver.engine.schedules.put("nightly", right)
+    begun = await driver.engine.schedules.trigger("nightly", None)
+    assert begun.instance_id is not None
+    started = msgspec.json.decode(bytes((await driver.engine.instances.get(begun.instance_id)).variables))
+    assert (started["amount"], started["schedule"]["id"]) == (5, "nightly")
+    with pytest.raises(WrongValue, match="schedule: is missing"):
+        await driver.engine.instances.start(asked({"amount": 5}))
 
 
 async def test_what_was_started_is_found_whatever_is_published_since(driver: Driver) -> None:

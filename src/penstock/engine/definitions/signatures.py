@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 import msgspec
 import trio
@@ -53,9 +53,11 @@ class Signatures:
                 await store.write(connection, job_type, text)
         self._known.pop(job_type, None)
 
-    async def problem_of(self, connection: TrioConnection, job_type: str | None, variables: bytes) -> WrongValue | None:
+    async def problem_of(
+        self, connection: TrioConnection, job_type: str | None, variables: bytes, *, added: str | None = None
+    ) -> WrongValue | None:
         """What is wrong with the arguments of a run that is to begin; None where nothing is known to be, and of
-        instances of graphs, which have no ``job_type``."""
+        instances of graphs, which have no ``job_type``. ``added``: an argument that the engine adds itself."""
         if job_type is None:
             return None
         known = self._known.get(job_type)
@@ -64,10 +66,10 @@ class Signatures:
             known = await self._read(connection, job_type)
         if known.schema is None:
             return None
-        found = await _find(known.schema, variables)
+        found = await _find(known.schema, variables, added)
         if found is not None and known.at < now:  # it may be another one by now
             known = await self._read(connection, job_type)
-            found = None if known.schema is None else await _find(known.schema, variables)
+            found = None if known.schema is None else await _find(known.schema, variables, added)
         if found is None or known.schema is None:
             return None
         takes = f"It takes {known.schema.get('title', job_type.partition(':')[2])}"
@@ -112,7 +114,7 @@ def _checked(arguments: bytes) -> str:
     return text
 
 
-async def _find(schema: dict[str, object], variables: bytes) -> Problem | None:
+async def _find(schema: dict[str, object], variables: bytes, added: str | None) -> Problem | None:
     def find() -> Problem | None:
         try:
             return look()
@@ -122,6 +124,7 @@ async def _find(schema: dict[str, object], variables: bytes) -> Problem | None:
     def look() -> Problem | None:
         value = msgspec.json.decode(variables, type=dict[str, object])
         own = {name: each for name, each in value.items() if not name.startswith(OWN_PREFIX)}
-        return find_problem(schema, own)
+        required = [name for name in cast("list[str]", schema.get("required", [])) if name != added]
+        return find_problem({**schema, "required": required}, own)
 
     return await run_sized(len(variables), find)

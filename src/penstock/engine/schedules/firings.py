@@ -140,7 +140,9 @@ class Firings(GroupCommitQueue[FiringItem]):
             loaded = (await self._load(connection, {wanted}))[wanted]
             if isinstance(loaded, PenstockError):
                 return
-            wrong = await self._definitions.signatures.problem_of(connection, loaded.code_type, variables)
+            wrong = await self._definitions.signatures.problem_of(
+                connection, loaded.code_type, variables, added=VARIABLE
+            )
         if wrong is not None:
             raise wrong
 
@@ -303,7 +305,9 @@ class Firings(GroupCommitQueue[FiringItem]):
         """The instance, or why there is none."""
         if isinstance(definition, PenstockError):
             return definition.reason[:REASON_MAX_CHARS]
-        wrong = await self._definitions.signatures.problem_of(connection, definition.code_type, scan.variables)
+        wrong = await self._definitions.signatures.problem_of(
+            connection, definition.code_type, scan.variables, added=VARIABLE
+        )
         if wrong is not None:
             return wrong.reason[:REASON_MAX_CHARS]
         id = self._ids.next()
