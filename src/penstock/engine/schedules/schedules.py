@@ -110,12 +110,13 @@ class Schedules:
         await self._firings.check(spec, variables)
         async with self._database.connection() as connection, connection.transaction():
             await engine_store.require_version(connection, SCHEMA_VERSION_NEEDED)
-            before = list[ScheduleRow]()
+            before, changed = list[ScheduleRow](), list[str]()
             if self._audit:
                 with contextlib.suppress(KeyMissing):  # the trail does without what it was: whoever puts it mends it
                     before = await store.read(connection, name=id)
+                was = before[0].variables if before else EMPTY_OBJECT
+                changed = await run_sized(len(was) + len(variables), partial(_changed_names, was, variables))
             old = before[0].spec if before else None
-            changed = await self._changed(before[0].variables if before else EMPTY_OBJECT, variables)
             about = f"; variables: {', '.join(changed)[:1000]}" if changed else ""
             await self._note(connection, "SCHEDULE_CHANGED", f"{id}: {kept.decode()[:1000]}{about}", old)
             await store.put(
@@ -126,12 +127,6 @@ class Schedules:
         async with self._database.connection() as connection:
             known = await definition_store.active_keys(connection, [spec.definition_id])
         return msgspec.structs.replace(await self.get(id), hint=hint_of(spec, is_known=bool(known)))
-
-    async def _changed(self, before: str | bytes, given: bytes) -> builtins.list[str]:
-        """Return `_changed_names` for the audit trail; none where there is no trail."""
-        if not self._audit:
-            return []
-        return await run_sized(len(before) + len(given), partial(_changed_names, before, given))
 
     async def get(self, id: str) -> Schedule:
         """With its next times and its last runs; without the variables that its definition calls secret. Raises
