@@ -60,6 +60,7 @@ _COMPUTE = """() => new Promise(done => {
     new Worker(URL.createObjectURL(new Blob([program]))).onmessage = done;
 })"""
 _TRACED = ["devtools.timeline", "disabled-by-default-devtools.timeline"]
+_KEYS_LEFT = "name => document.activeElement.getAttribute('aria-label') !== name"
 _SEEN = "() => { const seen = window.seen; window.seen = undefined; return seen; }"
 
 
@@ -233,8 +234,10 @@ class Artist:
         self.properties.get_by_label(label, exact=True).select_option(value, timeout=TIMEOUT_MS)
 
     def _press(self, name: str) -> None:
+        """And wait until the keys are where they go from there: what is pressed before goes there as well."""
         self.properties.get_by_role("button", name=name, exact=True).focus()
         self.page.keyboard.press("Enter")
+        self.page.wait_for_function(_KEYS_LEFT, arg=name, timeout=TIMEOUT_MS)
 
     def _fill(self, one: dict[str, Any]) -> None:
         self._open(one["id"])
