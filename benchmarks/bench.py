@@ -24,7 +24,7 @@ from benchmarks.meter import Meter, Snapshot, latencies, per_item
 from benchmarks.result import Run, Series
 from benchmarks.workflows import Workflow
 
-LOOK_INTERVAL_S = 0.02
+POLL_INTERVAL_S = 0.02
 STUCK_AFTER_S = 60.0
 """Without any progress for so long a run is given up."""
 SETTLE_S = 1.2
@@ -153,7 +153,7 @@ class Bench:
                 raise ScenarioFailed(
                     f"no progress for {stuck_s:.0f} s, waiting for {until} {count.name.lower()} ({told})"
                 )
-            time.sleep(LOOK_INTERVAL_S)
+            time.sleep(POLL_INTERVAL_S)
 
     def seed(self, workflow: Workflow, variables: bytes, instances: int, *, flow_keys: int = 0) -> dict[str, float]:
         """Start instances in batches, outside of what is measured by others; the figures of the start itself.

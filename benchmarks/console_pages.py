@@ -131,8 +131,8 @@ async def watched(engine: Engine) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(engine.watch.wait, None, shown, FAILED, 0, "15m")
         await trio.lowlevel.checkpoint()
-        await engine.watch.look()
-        await engine.watch.look_over()
+        await engine.watch.poll()
+        await engine.watch.poll_overviews()
 
 
 def migrated(definition_id: str) -> Ask:

@@ -163,7 +163,7 @@ def _be_tabs(port: int) -> None:
     opened = threading.Barrier(TABS + 1, timeout=OPENED_TIMEOUT_S)
     for _ in range(TABS):
         threading.Thread(target=_watch, args=(port, opened), daemon=True).start()
-        threading.Thread(target=_look, args=(port,), daemon=True).start()
+        threading.Thread(target=_watch_port, args=(port,), daemon=True).start()
     opened.wait()
     print("open", flush=True)
     threading.Event().wait()
@@ -185,7 +185,7 @@ def _watch(port: int, opened: threading.Barrier) -> None:
         tag = json.loads(text)["tag"]
 
 
-def _look(port: int) -> None:
+def _watch_port(port: int) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     while True:
         connection.request("GET", "/readyz")

@@ -141,8 +141,8 @@ async def throughput(lab: Lab, *, keys: int, plain: bool = False) -> Figures:
                     slots = [jobs.ClaimSlot(1, place + 1, "w", LEASE_S) for place in range(BATCH)]
                     claimed = await jobs.claim(connection, slots)
                 else:
-                    look, claimed = await repeated(refused, "claims", partial(claim_flow, connection, cursor))
-                    cursor = look.cursor or ""
+                    scan, claimed = await repeated(refused, "claims", partial(claim_flow, connection, cursor))
+                    cursor = scan.cursor or ""
                 claims += 1
                 if not claimed:
                     await trio.sleep(IDLE_S)
@@ -212,9 +212,9 @@ async def blocked(lab: Lab) -> Figures:
     cursor, found_s, began = "", 0.0, time.perf_counter()
     for _ in range(2 * KEYS // KEYS_PER_CLAIM):
         at = time.perf_counter()
-        look, claimed = await claim_flow(lab.connection, cursor)
+        scan, claimed = await claim_flow(lab.connection, cursor)
         took_ms.append((time.perf_counter() - at) * 1e3)
-        cursor = look.cursor or ""
+        cursor = scan.cursor or ""
         if claimed and not found_s:
             found_s = time.perf_counter() - began
     return {"claim_p50_ms": median(took_ms), "claim_max_ms": max(took_ms), "found_after_s": found_s}
@@ -227,8 +227,8 @@ async def flood(lab: Lab) -> Figures:
     cursor, at_claim, began = "", 0, time.perf_counter()
     while at_claim < 1_000:
         at_claim += 1
-        look, claimed = await claim_flow(lab.connection, cursor, 1)
-        cursor = look.cursor or ""
+        scan, claimed = await claim_flow(lab.connection, cursor, 1)
+        cursor = scan.cursor or ""
         if claimed[0].seq == lab.options.jobs:
             break
     took_ms = (time.perf_counter() - began) * 1e3
@@ -241,19 +241,19 @@ async def rate(lab: Lab) -> Figures:
     await lab.put(rate_per_key=Rate(RATE, "PT1S", burst=1))
     await lab.fill(f"'k' || (n % {RATE_KEYS})", int(RATE_KEYS * (RATE * seconds + 2)))
     begun: Counter[int] = Counter()
-    cursor, looks, began = "", 0, time.monotonic()
+    cursor, scans, began = "", 0, time.monotonic()
     while time.monotonic() - began < seconds:
-        look, claimed = await claim_flow(lab.connection, cursor)
-        looks, cursor = looks + 1, look.cursor or ""
+        scan, claimed = await claim_flow(lab.connection, cursor)
+        scans, cursor = scans + 1, scan.cursor or ""
         begun.update(job.seq % RATE_KEYS for job in claimed)
         await complete(lab.connection, claimed, plain=False)
-        if not claimed and look.visited < KEYS_PER_CLAIM:
-            await trio.sleep(look.retry_s or 0)
+        if not claimed and scan.visited < KEYS_PER_CLAIM:
+            await trio.sleep(scan.retry_s or 0)
     took_s = time.monotonic() - began
     most = max(begun.values(), default=0)
     return {
         "share_of_the_rate": begun.total() / (RATE_KEYS * RATE * took_s),
-        "claims_per_s": looks / took_s,
+        "claims_per_s": scans / took_s,
         "exceeded": float(most > RATE * took_s + 1),
     }
 

@@ -202,7 +202,7 @@ def _print_report(report: Report, console: Console) -> None:
     word = "[green]held[/green]" if not report.broken else "[red]BROKEN[/red]"
     if not report.struck and report.left_out:
         word = "[yellow]NOT RUN: needs root to mount a small file system[/yellow]"
-    done = ", ".join(f"{count} {what}" for what, count in {**report.looked_at, **report.counts}.items())
+    done = ", ".join(f"{count} {what}" for what, count in {**report.checked, **report.counts}.items())
     console.print(
         f"{report.attack.name} (seed {report.attack.seed}, {report.took_s:g} s, settled in {report.settled_s:g} s):"
         f" {word}. {done}",

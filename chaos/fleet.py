@@ -30,7 +30,7 @@ T = TypeVar("T")
 KILL_EVERY_S: Final = 1.0
 DATABASE_ONE_IN: Final = 6
 """Of the kills, where the database may be killed."""
-LOOK_EVERY_S: Final = 0.05
+POLL_INTERVAL_S: Final = 0.05
 ENDS_WITHIN_S: Final = 60.0
 """After the last kill, all that was begun must have ended."""
 CALL_TIMEOUT_S: Final = 5.0
@@ -114,13 +114,13 @@ class Fleet:
             with suppress(ClientError):
                 async with self.client() as client:
                     return await ask(client)
-            await trio.sleep(LOOK_EVERY_S)
+            await trio.sleep(POLL_INTERVAL_S)
 
     async def ended(self, left: str) -> list[str]:
         """Waits until a question for what is left is answered by 0; a complaint when it never is."""
         with trio.move_on_after(ENDS_WITHIN_S):
             while await self.ask(left) != [(0,)]:
-                await trio.sleep(LOOK_EVERY_S)
+                await trio.sleep(POLL_INTERVAL_S)
             return []
         return [f"not all has ended {ENDS_WITHIN_S:.0f} s after the last kill"]
 
@@ -130,7 +130,7 @@ class Fleet:
             with suppress(psycopg.OperationalError):  # it was killed
                 async with await TrioConnection.connect(self.eyes) as eyes:
                     return cast(list[Any], await eyes.fetch(question.encode()))
-            await trio.sleep(LOOK_EVERY_S)
+            await trio.sleep(POLL_INTERVAL_S)
 
     async def find_broken(self) -> list[str]:
         """Which invariants of the tables do not hold."""

@@ -30,7 +30,7 @@ WORKERS: Final = 3
 """Clients per engine."""
 LEASE_S: Final = 2
 FORGOTTEN_SHARE: Final = 0.05
-LOOK_EVERY_S: Final = 0.02
+POLL_INTERVAL_S: Final = 0.02
 ENDS_WITHIN_S: Final = 60.0
 SETTINGS: Final = {"lease_min_seconds": 1}
 DEFINITION: Final = msgspec.json.encode(
@@ -53,7 +53,7 @@ class Verdict(msgspec.Struct):
     """What was seen. ``most`` at once: in all, and of one key."""
 
     started: int = 0
-    looks: int = 0
+    polls: int = 0
     most: tuple[int, int] = (0, 0)
     complaints: list[str] = []
 
@@ -92,7 +92,7 @@ class Attack:
                 starting.cancel_scope.cancel()
             with trio.move_on_after(ENDS_WITHIN_S) as waiting:
                 while await self._count("SELECT count(*) FROM instance WHERE status = 0"):
-                    await trio.sleep(LOOK_EVERY_S)
+                    await trio.sleep(POLL_INTERVAL_S)
             if waiting.cancelled_caught:
                 self._verdict.complaints.append(f"jobs still wait {ENDS_WITHIN_S:.0f} s after the last kill")
             self._over = True
@@ -129,9 +129,9 @@ class Attack:
                         ((whole, of_key),) = cast(Any, await eyes.fetch(COUNTED.encode()))
                         before = self._verdict.most
                         self._verdict.most = max(before[0], whole), max(before[1], of_key)
-                        self._verdict.looks += 1
-                        await trio.sleep(LOOK_EVERY_S)
-            await trio.sleep(LOOK_EVERY_S)
+                        self._verdict.polls += 1
+                        await trio.sleep(POLL_INTERVAL_S)
+            await trio.sleep(POLL_INTERVAL_S)
 
     async def _count(self, question: str) -> int:
         ((count,),) = await self._fleet.ask(question)
@@ -142,10 +142,10 @@ async def attack(fleet: Fleet) -> int:
     """The exit code."""
     verdict = await Attack(fleet).run()
     complaints = verdict.complaints + fleet.untried(
-        starts=verdict.started, looks=verdict.looks, jobs_at_once=verdict.most[0]
+        starts=verdict.started, polls=verdict.polls, jobs_at_once=verdict.most[0]
     )
     print(
-        f"{verdict.started:,} instances, {fleet}, {verdict.looks:,} looks;"
+        f"{verdict.started:,} instances, {fleet}, {verdict.polls:,} looks;"
         f" most at once {verdict.most[0]} of {WHOLE}, of one key {verdict.most[1]} of {PER_KEY}"
     )
     for complaint in complaints:

@@ -27,7 +27,7 @@ CANCEL_SHARE = 0.08
 TWICE_SHARE = 0.1
 BATCH_ITEMS = 5
 BATCH_SHARE = 0.05
-LOOK_S = 0.3
+POLL_INTERVAL_S = 0.3
 NAMES = sorted(WORKFLOWS)
 WEIGHTS = [WORKFLOWS[name].weight for name in NAMES]
 
@@ -305,7 +305,7 @@ class Load:
         turn = 0
         while True:
             turn += 1
-            await trio.sleep(LOOK_S)
+            await trio.sleep(POLL_INTERVAL_S)
             try:
                 page = await self._client(turn).list_instances(definition_id="doomed", status="FAILED", page_size=100)
                 for instance in page.items:

@@ -46,7 +46,7 @@ LIFE_S = 5.0
 SETTLE_S = 120.0
 """Leases last 30 s."""
 RETRY_S = 0.2
-LOOK_S = 0.5
+POLL_INTERVAL_S = 0.5
 ENDS: Final = {"shipped": "COMPLETED", "declined": "FAILED", "refused": "FAILED"}
 STATUSES: Final = ("ACTIVE", "COMPLETED", "FAILED", "CANCELLED")
 
@@ -224,7 +224,7 @@ class Rig:
                 [(count,)] = connection.execute("SELECT count(*) FROM instance WHERE status = 0").fetchall()
             if not count:
                 return time.monotonic() - began
-            await trio.sleep(LOOK_S)
+            await trio.sleep(POLL_INTERVAL_S)
         self.broken.append(f"{count} runs have not ended within {SETTLE_S} s")
         return SETTLE_S
 

@@ -63,7 +63,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     struck: list[Struck]
     broken: list[str]
     counts: dict[str, int]
-    looked_at: dict[str, int]
+    checked: dict[str, int]
     settled_s: float
     took_s: float
     left_out: list[str] = []
@@ -95,7 +95,7 @@ async def run(
     left_out = sorted({*attack.faults} - {*faults})
     if not faults:
         return Report(
-            attack=attack, struck=[], broken=[], counts={}, looked_at={}, settled_s=0, took_s=0, left_out=left_out
+            attack=attack, struck=[], broken=[], counts={}, checked={}, settled_s=0, took_s=0, left_out=left_out
         )
     needs = frozenset[str]().union(*(FAULTS[name].needs for name in faults))
     rig = Rig(directory, attack.seed, rate=attack.rate, needs=needs, spare=spare)
@@ -117,18 +117,18 @@ async def run(
             number += 1
 
     broken: list[str] = []
-    looked_at: dict[str, int] = {}
+    checked: dict[str, int] = {}
     try:
         try:
             await rig.run(inject, watch)
         except* NotSettled as group:
             broken += [str(error) for error in group.exceptions]
         lenient = CLOCK_BACK if "database-clock" in faults else frozenset[str]()
-        more, looked_at = judge(rig.dsn, directory / "journals", lenient)
+        more, checked = judge(rig.dsn, directory / "journals", lenient)
         broken += more
         more, counts_of_unkeyed = counted(rig.dsn, directory / "journals")
         broken += more
-        looked_at |= counts_of_unkeyed
+        checked |= counts_of_unkeyed
         broken += _crashes(rig)
         broken += rig.complaints
     finally:
@@ -136,7 +136,7 @@ async def run(
             await rig.remove()
     counts = rig.counts + Counter({f"network: {name}": count for name, count in _network_counts(rig).items()})
     return Report(
-        attack=attack, struck=struck, broken=broken, counts=dict(sorted(counts.items())), looked_at=looked_at,
+        attack=attack, struck=struck, broken=broken, counts=dict(sorted(counts.items())), checked=checked,
         settled_s=round(rig.settled_s, 2), took_s=round(time.monotonic() - began, 1), left_out=left_out,
     )  # fmt: skip
 

@@ -108,7 +108,7 @@ async def soak(directory: Path, seed: str, seconds: float, rate: float) -> SoakR
         while True:
             await trio.sleep(SAMPLE_S)
             with suppress(psycopg.Error, OSError):
-                samples.append(_look(rig, load, trio.current_time() - start))
+                samples.append(_sample(rig, load, trio.current_time() - start))
 
     report = await run(Attack("soak", FAULTS, seed, seconds, rate, GAP_S), directory, watch=sample, spare=1)
     return SoakReport(report=report, samples=samples, trends=trends(samples))
@@ -131,7 +131,7 @@ def trends(samples: list[Sample]) -> list[Trend]:
     return found
 
 
-def _look(rig: Rig, load: Load, at: float) -> Sample:
+def _sample(rig: Rig, load: Load, at: float) -> Sample:
     with psycopg.connect(rig.dsn, connect_timeout=3) as connection:
         connection.execute("SET statement_timeout = '3s'")
         ((open_bytes, kept_bytes, instances),) = connection.execute(

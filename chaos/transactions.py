@@ -20,7 +20,7 @@ import msgspec
 import psycopg
 import trio
 
-from chaos.fleet import LOOK_EVERY_S, Fleet, fault_own_server, read_options
+from chaos.fleet import POLL_INTERVAL_S, Fleet, fault_own_server, read_options
 from penstock.store.db.connection import TrioConnection
 from penstock.store.rows import sql_requests
 
@@ -110,7 +110,7 @@ class Attack:
                 async with await TrioConnection.connect(self._fleet.eyes) as connection:
                     while not self._is_done():
                         await self._write_once(connection)
-            await trio.sleep(LOOK_EVERY_S)
+            await trio.sleep(POLL_INTERVAL_S)
 
     def _is_done(self) -> bool:
         return self._over and self._verdict.committed + self._verdict.rolled_back >= self._transactions

@@ -119,14 +119,14 @@ def counted(dsn: str, journals: Path) -> tuple[list[str], dict[str, int]]:
     asked = {kind: [e["name"] for e in events if e["event"] == "unkeyed" and e["kind"] == kind] for kind in QUERIES}
     done = {kind: {e["name"] for e in events if e["event"] == "unkeyed done" and e["kind"] == kind} for kind in QUERIES}
     broken: list[str] = []
-    looked_at: Counter[str] = Counter()
+    checked: Counter[str] = Counter()
     with psycopg.connect(dsn) as connection:
         for kind, query in QUERIES.items():
             found = dict(connection.execute(query.encode()).fetchall())
             broken += compare(kind, asked[kind], done[kind], found)
-            looked_at[f"{kind}s without a key"] = len(done[kind])
-            looked_at[f"{kind}s without a key, unanswered"] = len(asked[kind]) - len(done[kind])
-    return broken, dict(looked_at)
+            checked[f"{kind}s without a key"] = len(done[kind])
+            checked[f"{kind}s without a key, unanswered"] = len(asked[kind]) - len(done[kind])
+    return broken, dict(checked)
 
 
 def compare(kind: str, asked: Sequence[str], done: set[str], found: dict[str, int]) -> Iterator[str]:

@@ -57,11 +57,11 @@ def server_major(postgres_server: postgres.PostgresServer) -> int:
 def needs_server(server_major: int, leave_out: Callable[[str], None]) -> Callable[[int, str], None]:
     """Leaves a test out on a PostgreSQL before this major version, with what it lacks (see `tests.servers`)."""
 
-    def look(major: int, lacks: str) -> None:
+    def probe(major: int, lacks: str) -> None:
         if server_major < major:
             leave_out(f"PostgreSQL {server_major} has no {lacks}")
 
-    return look
+    return probe
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from penstock.wire.queue import QueuePolicy
 QUEUE = "bench"
 STARTERS = 64
 WORK_S = 0.01
-LOOK_S = 0.01
+POLL_INTERVAL_S = 0.01
 HEARD_AFTER_S = 1.5
 """Of a policy that somebody else set an engine hears within a second."""
 began: list[float] = []
@@ -65,7 +65,7 @@ async def measure(options: argparse.Namespace) -> dict[str, float]:
         used_s = own_cpu_s()
         await queues.pause(connection, QUEUE, False, actor=None, audit=False)
         while len(ended) < options.runs:
-            await trio.sleep(LOOK_S)
+            await trio.sleep(POLL_INTERVAL_S)
         return {**figures(began, ended), "cpu_s": own_cpu_s() - used_s}
 
 

@@ -17,7 +17,7 @@ from typing import Protocol, cast
 from benchmarks.load.http1 import CHUNKED, UnexpectedAnswer, read_chunks, read_head
 
 RECEIVE_BYTES = 65_536
-LOOK_INTERVAL_S = 0.05
+POLL_INTERVAL_S = 0.05
 """How soon the loop sees that it is to stop when nothing is answered."""
 
 
@@ -138,8 +138,8 @@ class Loop:
 
     def _timeout(self) -> float:
         if not self._timers:
-            return LOOK_INTERVAL_S
-        return min(max(self._timers[0][0] - time.monotonic(), 0.0), LOOK_INTERVAL_S)
+            return POLL_INTERVAL_S
+        return min(max(self._timers[0][0] - time.monotonic(), 0.0), POLL_INTERVAL_S)
 
     def _receive(self, connection: Connection) -> None:
         try:

@@ -18,7 +18,7 @@ from benchmarks.workflows import END, Workflow, definition
 
 CHILDREN = 1_000
 WARM_UP_ROUNDS = 5
-LOOK_INTERVAL_S = 0.005
+POLL_INTERVAL_S = 0.005
 
 
 def call_step(definition_id: str, **fields: object) -> dict[str, object]:
@@ -71,7 +71,7 @@ def _run_of(bench: Bench, made: dict[str, Any]) -> float:
         )
         if rows:
             return float(rows[0][0])
-        time.sleep(LOOK_INTERVAL_S)
+        time.sleep(POLL_INTERVAL_S)
     raise ScenarioFailed(f"instance {view['id']} did not end within {STUCK_AFTER_S:.0f} s")
 
 

@@ -6,7 +6,7 @@ import time
 from contextlib import ExitStack
 from functools import partial
 
-from benchmarks.bench import LOOK_INTERVAL_S, Bench, ScenarioFailed
+from benchmarks.bench import POLL_INTERVAL_S, Bench, ScenarioFailed
 from benchmarks.load.counts import percentile
 from benchmarks.load.durable_waits import DEADLINE_S, STARTS_PER_S
 from benchmarks.result import Bound, Run
@@ -53,7 +53,7 @@ def _taken_over(bench: Bench) -> list[float]:
     while len(found := database.fetch(NEW_STEPS, [killed_at, killed_at])) < RUNS:
         if time.monotonic() > until:
             raise ScenarioFailed(f"{len(found)} of {RUNS} runs were taken over within {TAKEOVER_MAX_S} s")
-        time.sleep(LOOK_INTERVAL_S)
+        time.sleep(POLL_INTERVAL_S)
     return [row[0] for row in found]
 
 

@@ -24,7 +24,7 @@ ROW = "20 minutes at half load with a transaction held open for 5 of them"
 FULL_S = (300.0, 300.0, 600.0)
 QUICK_S = (10.0, 10.0, 20.0)
 HALF = 0.5
-COMMITS_PER_LOOK = 5
+COMMITS_PER_SAMPLE = 5
 
 
 class Timeline:
@@ -36,18 +36,18 @@ class Timeline:
         self._commits = psycopg.connect(self._database.dsn, autocommit=True)
         self.origin = time.monotonic()
         self._done = 0
-        self._looked_at = self.origin
+        self._sampled_at = self.origin
         self.jobs = Series(name="jobs", unit="/s", points=[])
         self.dead = Series(name="dead rows", unit="", points=[])
         self.commit = Series(name="bare commit", unit="ms", points=[])
 
-    def look(self) -> None:
+    def sample(self) -> None:
         """Record this second."""
         self._load.check()
         now, done = time.monotonic(), self._load.counts()[Count.COMPLETED]
         at = now - self.origin
-        self.jobs.points.append((at, (done - self._done) / (now - self._looked_at)))
-        self._done, self._looked_at = done, now
+        self.jobs.points.append((at, (done - self._done) / (now - self._sampled_at)))
+        self._done, self._sampled_at = done, now
         self.dead.points.append((at, float(sum(rows for rows, _ in self._database.table_health().values()))))
         self.commit.points.append((at, self._commit_ms()))
 
@@ -57,7 +57,7 @@ class Timeline:
     def _commit_ms(self) -> float:
         """A durable commit right now; pg_logical_emit_message writes WAL and nothing else."""
         durations: list[float] = []
-        for _ in range(COMMITS_PER_LOOK):
+        for _ in range(COMMITS_PER_SAMPLE):
             began = time.monotonic()
             self._commits.execute("SELECT pg_logical_emit_message(true, 'penstock', 'x')")
             durations.append(time.monotonic() - began)
@@ -104,7 +104,7 @@ def _live_through(bench: Bench, timeline: Timeline, parts_s: tuple[float, float,
             elif held is not None and passed >= before_s + held_s:
                 held.close()
                 held = None
-            timeline.look()
+            timeline.sample()
             bench.progress(passed / sum(parts_s), f"half load{', a transaction is held' if held else ''}")
             time.sleep(1)
     finally:

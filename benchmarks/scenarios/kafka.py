@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from benchmarks import scrape
-from benchmarks.bench import LOOK_INTERVAL_S, STUCK_AFTER_S, Bench, ScenarioFailed, Unsuitable
+from benchmarks.bench import POLL_INTERVAL_S, STUCK_AFTER_S, Bench, ScenarioFailed, Unsuitable
 from benchmarks.database import Database
 from benchmarks.deployment import engine, work_directory
 from benchmarks.load.counts import percentile
@@ -153,7 +153,7 @@ def _wait(bench: Bench, count: Callable[[], float], until: int, records: int) ->
             reached, moved_at = done, time.monotonic()
         elif time.monotonic() - moved_at > STUCK_AFTER_S:
             raise ScenarioFailed(f"the relay made no progress for {STUCK_AFTER_S:.0f} s at {done:.0f} of {records}")
-        time.sleep(LOOK_INTERVAL_S)
+        time.sleep(POLL_INTERVAL_S)
 
 
 SCENARIOS = [

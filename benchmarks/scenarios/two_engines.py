@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from functools import partial
 
-from benchmarks.bench import LOOK_INTERVAL_S, STUCK_AFTER_S, Bench, ScenarioFailed, single_workers
+from benchmarks.bench import POLL_INTERVAL_S, STUCK_AFTER_S, Bench, ScenarioFailed, single_workers
 from benchmarks.deployment import Deployment, engine, work_directory
 from benchmarks.load.counts import Count
 from benchmarks.load.generator import Generators, generators
@@ -118,7 +118,7 @@ def _wait(bench: Bench, loads: Sequence[Generators], until: int, jobs: int, text
             raise ScenarioFailed(f"no progress for {STUCK_AFTER_S:.0f} s at {done} of {jobs} jobs")
         for load in loads:
             load.check()
-        time.sleep(LOOK_INTERVAL_S)
+        time.sleep(POLL_INTERVAL_S)
 
 
 SCENARIOS = [

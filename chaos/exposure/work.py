@@ -102,8 +102,8 @@ def rest_numbers(target: Target) -> str:
 
 def large_bodies(target: Target) -> str:
     """8 starts at once with 4 MB each of small values, in a workflow that looks at them"""
-    look = step("d", "DECISION", conditionalNextSteps={"n == 0": "s", "true": "end"})
-    target.upload(definition(look, service("s", "end"), end(), definition_id="plain"))
+    decide = step("d", "DECISION", conditionalNextSteps={"n == 0": "s", "true": "end"})
+    target.upload(definition(decide, service("s", "end"), end(), definition_id="plain"))
     body = b'{"definitionId":"plain","variables":{"n":0,"a":[' + b"1," * 2_000_000 + b"1]}}"
     return _many(8, lambda: str(target.call("POST", "/v1/instances", body)[0]))
 

@@ -28,7 +28,7 @@ from tests.sdk.running_engine import RunningEngine, running_engine
 
 WAIT_S = 240.0
 """The end of what hangs, beyond the seconds that the scenario says. No scenario that passes depends on it."""
-LOOK_S = 0.02
+POLL_INTERVAL_S = 0.02
 ASK_S = 0.15
 """Between two questions to the engine: each takes it 2 ms, and many scenarios ask at once."""
 WIRES = ("rest", "grpc")
@@ -413,7 +413,7 @@ class Run:
         return json.loads(text) if text else {}
 
     def _until(
-        self, what: str, holds: Callable[[], object], within: float | None = None, *, pause_s: float = LOOK_S
+        self, what: str, holds: Callable[[], object], within: float | None = None, *, pause_s: float = POLL_INTERVAL_S
     ) -> None:
         within = self._wait_s if within is None else within
         deadline = time.monotonic() + within

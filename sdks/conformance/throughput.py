@@ -22,7 +22,7 @@ from tests.sdk.running_engine import RunningEngine, running_engine
 
 JOBS = 10_000
 WARM = 1_000
-LOOK_S = 0.05
+POLL_INTERVAL_S = 0.05
 END_S = 120
 
 
@@ -67,7 +67,7 @@ def waited(engine: RunningEngine, name: str, wanted: int, program: Program) -> t
             return now, done
         if now > deadline or program.process.poll() is not None:
             raise AssertionError(f"{done} of {wanted} done:\n{program.log.read_text()[-3000:]}")
-        time.sleep(LOOK_S)
+        time.sleep(POLL_INTERVAL_S)
 
 
 def run(server: PostgresServer, directory: Path) -> None:

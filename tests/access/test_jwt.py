@@ -58,7 +58,7 @@ def jwks(tmp_path: Path) -> Path:
 async def ready(path: Path, **more: Any) -> Gate:
     gate = Gate(settings(path, **more))
     assert gate.issuer is not None
-    await gate.issuer._look()
+    await gate.issuer._poll()
     return gate
 
 
@@ -266,7 +266,7 @@ async def test_an_issuer_that_is_away_leaves_its_keys_valid(jwks: Path) -> None:
         "[" * 100_000,
     ):
         jwks.write_text(broken)
-        await gate.issuer._look()
+        await gate.issuer._poll()
         assert (await who(gate, token())).name == "oidc:u1"
 
 
@@ -311,11 +311,11 @@ async def test_keys_come_from_the_url_in_the_issuers_document() -> None:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         address = f"http://127.0.0.1:{server.server_address[1]}"
         found = Issuer(settings(Path(), oidc_issuer=f"{address}/realm", oidc_jwks=None))
-        await found._look()
+        await found._poll()
         assert (await found.verify(token(iss=f"{address}/realm").encode())).name == "oidc:u1"
         for source in ({"oidc_issuer": f"{address}/other", "oidc_jwks": None}, {"oidc_jwks": f"{address}/elsewhere"}):
             another = Issuer(settings(Path(), **source))
-            await another._look()
+            await another._poll()
             assert not len(another.keys)
         server.shutdown()
     assert asked.count("/keys") == 1  # redirects are not followed

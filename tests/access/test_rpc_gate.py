@@ -107,9 +107,9 @@ def test_queues_schedules_and_batches_take_an_operator_to_be_changed() -> None:
     services = ("/penstock.v1.Flow/", "/penstock.v1.Schedules/", "/penstock.v1.Batches/", "/penstock.v1.Repair/SetPrio")
     rest = {f"{row.method} {row.path}": row.needs for row in OPERATIONS if row.path.startswith(flow)}
     rpc = {path: needs for path, needs in table.RPC.items() if path.startswith(services)}
-    looks = re.compile("GET |POST .*/preview$|/penstock.v1.[A-Za-z]+/(Get|List|Preview)")
+    reads = re.compile("GET |POST .*/preview$|/penstock.v1.[A-Za-z]+/(Get|List|Preview)")
     for needs in (rest, rpc):
-        assert needs == {name: Permission.VIEW if looks.match(name) else Permission.OPERATE for name in needs}
+        assert needs == {name: Permission.VIEW if reads.match(name) else Permission.OPERATE for name in needs}
     assert (len(rest), len(rpc)) == (21, 23)
 
 

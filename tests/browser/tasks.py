@@ -192,8 +192,8 @@ def see_the_slow_attempt(person: Person) -> None:
     """The bars tell, each with its words, of its attempts how long they waited and ran."""
     person.find("SLOW-1")
     person.see("2 attempts")
-    for look in ("queue", "fail", "ok"):
-        person.page.locator(f".gantt i.{look}[title]").first.wait_for(state="attached", timeout=TIMEOUT_MS)
+    for answer in ("queue", "fail", "ok"):
+        person.page.locator(f".gantt i.{answer}[title]").first.wait_for(state="attached", timeout=TIMEOUT_MS)
 
 
 def change_a_definition(person: Person) -> None:

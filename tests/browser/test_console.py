@@ -123,10 +123,10 @@ class Visitor:
         self.complaints: list[str] = []
         page.on("console", lambda message: self.complaints.append(f"{message.type}: {message.text}"))
         page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
-        page.on("request", self._look_at)
+        page.on("request", self._on_request)
         page.on("response", self._listen_to)
 
-    def _look_at(self, request: Any) -> None:
+    def _on_request(self, request: Any) -> None:
         if not request.url.startswith((self.home.removesuffix("/console/"), "data:", "blob:")):
             self.complaints.append(f"asked elsewhere: {request.url}")
 

@@ -382,13 +382,13 @@ def test_a_phone_shows_the_list_or_a_task(chromium: Any, engine: EngineProcess) 
     visitor.go("tasks?jobType=fingers")
     row.wait_for(timeout=TIMEOUT_MS)
     assert seen.count() == 0
-    look_at_fingers(page)
+    check_touch_targets(page)
     row.tap()
     seen.wait_for(timeout=TIMEOUT_MS)
     page.wait_for_function(HAS_FOCUS, arg=".work > h2", timeout=TIMEOUT_MS)
     assert row.count() == 0
     assert page.evaluate(IN_SIGHT, ".task > .link")
-    look_at_fingers(page)
+    check_touch_targets(page)
     page.get_by_label("Amount").fill("17")
     page.get_by_role("button", name="All tasks").tap()
     page.wait_for_function(HAS_FOCUS, arg="[id^=task-]", timeout=TIMEOUT_MS)
@@ -410,7 +410,7 @@ def test_a_phone_shows_the_list_or_a_task(chromium: Any, engine: EngineProcess) 
     context.close()
 
 
-def look_at_fingers(page: Any) -> None:
+def check_touch_targets(page: Any) -> None:
     assert [one for one in page.evaluate(PRESSED) if min(one[1:]) < FINGER_PX] == []
     assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
     assert violations(page) == []

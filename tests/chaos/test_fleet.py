@@ -12,12 +12,12 @@ from chaos import limits, spacing, starts
 from chaos.fleet import Fleet
 
 SEEN: dict[Any, Callable[[], Any]] = {
-    limits: lambda: limits.Verdict(started=9, looks=9, most=(3, 1)),
+    limits: lambda: limits.Verdict(started=9, polls=9, most=(3, 1)),
     starts: lambda: starts.Verdict(fired=9, delayed=9, deduplicated=9, batches=9),
     spacing: lambda: spacing.Verdict(paced=9, debounced=9, longest_s=9.0),
 }
 LACKING: list[tuple[Any, str, Any]] = [
-    (limits, "looks", 0), (limits, "started", 0), (limits, "most", (0, 0)),
+    (limits, "polls", 0), (limits, "started", 0), (limits, "most", (0, 0)),
     (starts, "fired", 0), (starts, "delayed", 0), (starts, "deduplicated", 0), (starts, "batches", 0),
     (spacing, "paced", 0), (spacing, "debounced", 0), (spacing, "longest_s", 1.0),
 ]  # fmt: skip

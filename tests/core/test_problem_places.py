@@ -141,22 +141,22 @@ def test_every_rule_has_an_example_and_leads_to_its_place(monkeypatch: pytest.Mo
     monkeypatch.setattr(Problems, "add", noting_add)
     monkeypatch.setattr(FieldReader, "refuse", noting_refuse)
 
-    def look(body: Any, limits: DefinitionLimits) -> None:
+    def probe(body: Any, limits: DefinitionLimits) -> None:
         with pytest.raises(InvalidDefinition) as refused:
             parsing.parse_definition(body, limits=limits)
         for problem in refused.value.problems:
             assert not isinstance(body, dict) or lands(problem.path, cast(Json, body)), (problem, body)
 
     for body in [*(body for body, _ in (*REFUSED_STEPS.values(), *REFUSED_GRAPHS.values())), *MORE]:
-        look(body, DefinitionLimits())
+        probe(body, DefinitionLimits())
     for limits, body in BOUNDED:
-        look(body, DefinitionLimits(**limits))
+        probe(body, DefinitionLimits(**limits))
 
     def entangled(*_: object) -> None:
         raise TooEntangled
 
     monkeypatch.setattr(validation, "find_blocks", entangled)
-    look(fork(), DefinitionLimits())
+    probe(fork(), DefinitionLimits())
     ends = {file: lines_of(file) for file, _ in said if (CORE / file).exists()}
     reached = {(file, ends[file].get(line, line)) for file, line in said if file in ends}
     assert sites() - reached == set()

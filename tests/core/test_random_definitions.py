@@ -37,7 +37,7 @@ def test_random_definitions_show_what_they_promise() -> None:
 
     @settings(max_examples=300, derandomize=True, database=None, deadline=None, phases=[Phase.generate])
     @given(definitions())
-    def look(body: Json) -> None:
+    def probe(body: Json) -> None:
         parsed = parse_definition(body)
         successors = [step_successors(one) for one in parsed.steps]
         for one in parsed.steps:
@@ -56,7 +56,7 @@ def test_random_definitions_show_what_they_promise() -> None:
                 if any(target not in block for index in inside for target in successors[index]):
                     seen.add("branch that leaves")
 
-    look()
+    probe()
     assert seen == wanted
 
 

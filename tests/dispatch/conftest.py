@@ -38,10 +38,10 @@ class KafkaDriver(Driver):
     async def drain(self) -> int:
         """Publish until nothing is left that can be; how many rows were looked at."""
         self.relay.wake()
-        looked = 0
+        done = 0
         while found := await self.relay.run_once():
-            looked += found
-        return looked
+            done += found
+        return done
 
     def outbox(self) -> list[tuple[int, int, int]]:
         """(token, seq, attempt) of the rows, in order."""

@@ -30,8 +30,8 @@ from tests.model.test_games_in_database import Played
 __all__ = ["whole_scans"]  # pytest finds the fixture here
 
 GAMES_AT_ONCE = 6
-LOOKS_MAX = 200
-LOOKS_LIMITED = 6
+ROUNDS_MAX = 200
+ROUNDS_LIMITED = 6
 """After so many in vain it is taken for kept back by a limit."""
 READY, LOCKED, DISPATCHED = 0, 1, 5
 
@@ -87,8 +87,8 @@ class PlayedThroughKafka(Played):
 
     async def find(self, instance: int, token: int, seq: int) -> Job:
         id = f"{instance:x}-{token:x}-{seq:x}"
-        for look in range(LOOKS_MAX):
-            if look == LOOKS_LIMITED:
+        for lap in range(ROUNDS_MAX):
+            if lap == ROUNDS_LIMITED:
                 await self.fairness_order.lift()
             ((state, attempt, holder),) = self.engines[0].rows(
                 "SELECT state, attempt, claimed_by FROM token WHERE id = %s", token

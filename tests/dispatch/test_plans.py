@@ -51,8 +51,8 @@ class Case(NamedTuple):
 
 
 async def take(connection: TrioConnection, types: dict[int, int], per_type: int) -> int:
-    look = await outbox.take(connection, types, per_type, [7, 8, 9], 60, [PublishedRow(1, 3000001, 0)], audit=True)
-    return len(look.outgoing)
+    scan = await outbox.take(connection, types, per_type, [7, 8, 9], 60, [PublishedRow(1, 3000001, 0)], audit=True)
+    return len(scan.outgoing)
 
 
 async def end_dispatches(connection: TrioConnection) -> int:

@@ -448,7 +448,7 @@ async def test_a_row_that_was_committed_after_later_ones_is_found(
     kafka.relay.wake_for("a")
     await kafka.relay.run_once()
     assert len(kafka.producer.log) == (2 if margin else 1)
-    mock_clock.jump(relay.LOOK_INTERVAL_S)  # the look at everything
+    mock_clock.jump(relay.SCAN_INTERVAL_S)  # the look at everything
     await kafka.relay.run_once()
     assert kafka.producer.log[1].instance_id == late.id
 

@@ -280,7 +280,7 @@ async def test_an_engine_taken_for_dead_ends_after_the_switch(
             connection.execute("DELETE FROM engine WHERE holder = %s", (sleeper.holder,))
     sleeper._renew_at = 0.0
     with pytest.raises(Superseded, match="switched to 'kafka_outbox'"):
-        await sleeper.look()
-    monkeypatch.setattr(membership, "LOOK_INTERVAL_S", 0)
-    await other.look()
+        await sleeper.refresh()
+    monkeypatch.setattr(membership, "POLL_INTERVAL_S", 0)
+    await other.refresh()
     await database.close(1)

@@ -40,16 +40,16 @@ class Running:
 @pytest.fixture
 async def leader(start_local: StartLocal, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch) -> Running:
     """Looks at everything once, at its start, and then only when it is told to."""
-    monkeypatch.setattr(relay, "LOOK_INTERVAL_S", LONG_S)
+    monkeypatch.setattr(relay, "SCAN_INTERVAL_S", LONG_S)
     engine = await start_local(dispatch_mode=DispatchMode.KAFKA_OUTBOX)
     running = Running(engine)
     engine.engine.events.queued.listen(running.relay.wake_for)
     nursery.start_soon(running.run)
-    await wait_until(lambda: _looked(running))
+    await wait_until(lambda: _scanned(running))
     return running
 
 
-async def _looked(running: Running) -> bool:
+async def _scanned(running: Running) -> bool:
     return running.relay._scan > trio.current_time() + LONG_S / 2
 
 

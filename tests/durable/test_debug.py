@@ -277,7 +277,7 @@ class OlderEngine:
     def __init__(self, status: str) -> None:
         self._status = status
 
-    async def look(self, instance_id: str) -> Instance:
+    async def read_run(self, instance_id: str) -> Instance:
         shown = msgspec.Raw(b'{"result": 42, "schedule": "nightly"}')
         return Instance(id=instance_id, status=self._status, variables=shown)
 

@@ -42,7 +42,7 @@ async def sleeps() -> None:
     await trio.sleep(1)
 
 
-async def looks_at_the_clock() -> None:
+async def reads_the_clock() -> None:
     trio.current_time()
 
 
@@ -69,7 +69,7 @@ REFUSED = [
     (opens_a_nursery, "penstock.durable.open_nursery"),
     (spawns, "penstock.durable.open_nursery"),
     (sleeps, "penstock.durable.sleep"),
-    (looks_at_the_clock, "penstock.durable.now"),
+    (reads_the_clock, "penstock.durable.now"),
     (waits_for_a_thread, "a step"),
     (opens_anyios_scope, "penstock.durable.move_on_after"),
     (opens_anyios_task_group, "penstock.durable.open_nursery"),

@@ -30,13 +30,13 @@ class Runs:
     outage_wait_s = 0.0
 
     def __init__(self) -> None:
-        self.looks = 0
+        self.reads = 0
         self.asked: list[int] = []  # for how many runs at a time
         self.row = Instance(id="1", definition_id="w", definition_version=1, status="ACTIVE", started_at=STARTED)
 
-    async def look(self, instance_id: str) -> Instance:
+    async def read_run(self, instance_id: str) -> Instance:
         await trio.lowlevel.checkpoint()
-        self.looks += 1
+        self.reads += 1
         return self.row
 
     async def find_ended(self, instance_ids: Sequence[str]) -> list[str]:
@@ -80,7 +80,7 @@ async def test_what_completed_here_is_told_and_not_read(autojump_clock):
     news.leased.add("1")
     assert await resulting(runs, news, run, then=lambda: news.notify("1", '{"n":7}'), after_s=0.01) == {"n": 7}
     assert await run.result() == {"n": 7}
-    assert (runs.looks, runs.asked) == (0, [])
+    assert (runs.reads, runs.asked) == (0, [])
 
 
 async def test_what_completed_before_anybody_waits_for_it_is_known(autojump_clock):
@@ -88,7 +88,7 @@ async def test_what_completed_before_anybody_waits_for_it_is_known(autojump_cloc
     run = new_run(runs, news)
     news.notify("1", "7")
     assert await run.result() == 7
-    assert (runs.looks, trio.current_time()) == (0, 0)
+    assert (runs.reads, trio.current_time()) == (0, 0)
 
 
 async def test_a_run_taken_here_meanwhile_is_not_looked_for(autojump_clock):
@@ -102,7 +102,7 @@ async def test_a_run_taken_here_meanwhile_is_not_looked_for(autojump_clock):
     async with trio.open_nursery() as nursery:
         nursery.start_soon(take)
         assert await resulting(runs, news, run, then=lambda: news.notify("1", "7"), after_s=0.9) == 7
-    assert (runs.looks, runs.asked) == (0, [])
+    assert (runs.reads, runs.asked) == (0, [])
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ async def test_large_results_and_failures_are_read_when_they_are_told(autojump_c
             await resulting(runs, news, run, then=end, after_s=0.3)
     else:
         assert await resulting(runs, news, run, then=end, after_s=0.3) == "as stored"
-    assert runs.looks == 1
+    assert runs.reads == 1
     assert trio.current_time() == pytest.approx(0.3)
 
 
@@ -132,7 +132,7 @@ async def test_what_ends_elsewhere_is_found_by_looks_that_grow_rare(autojump_clo
     run = new_run(runs, news)
     assert await resulting(runs, news, run, then=lambda: runs.end("COMPLETED", b'{"result":7}'), after_s=10) == 7
     assert 10 < len(runs.asked) < 20
-    assert runs.looks == 1
+    assert runs.reads == 1
     with pytest.raises(TimedOut):
         await new_run(Runs(), news).result(timeout_s=3)
 
@@ -188,7 +188,7 @@ class AwayRuns(Runs):
     async def find_ended(self, instance_ids: Sequence[str]) -> list[str]:
         raise Unavailable("the database is away")
 
-    async def look(self, instance_id: str) -> Instance:
+    async def read_run(self, instance_id: str) -> Instance:
         raise Unavailable("the database is away")
 
 

@@ -43,7 +43,7 @@ async def test_a_suspect_is_activated_when_nothing_else_is(autojump_clock, caplo
     executors: list[Executor] = []
 
     @step
-    async def look() -> None:
+    async def probe() -> None:
         beside.append(len(executors[0]))
 
     @step
@@ -52,9 +52,9 @@ async def test_a_suspect_is_activated_when_nothing_else_is(autojump_clock, caplo
 
     @workflow
     async def suspect() -> None:
-        await look()
+        await probe()
         await sleep("1 min")
-        await look()
+        await probe()
 
     @workflow
     async def busy() -> None:

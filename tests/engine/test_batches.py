@@ -300,13 +300,13 @@ async def test_who_waits_hears_of_the_end_from_another_engine(
     async def wait() -> None:
         answers.append(await here.engine.batches.get(made.id, 60))
 
-    async def look() -> None:
+    async def probe() -> None:
         while True:
             await here.engine.instances.ends.step()
 
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(look)
+            nursery.start_soon(probe)
             async with trio.open_nursery() as waiting:
                 waiting.start_soon(wait)
                 for _ in range(2):

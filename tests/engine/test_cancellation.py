@@ -460,7 +460,7 @@ async def watch(driver: Driver, key: str) -> LockedBatch:
     return LockedBatch(key, operation)
 
 
-async def look(driver: Driver, key: str) -> LockedBatch:
+async def view_locked(driver: Driver, key: str) -> LockedBatch:
     instance = (await driver.start("ask", business_key=key)).id
     return LockedBatch(key, lambda: driver.engine.diagnosis.state(instance))
 
@@ -741,7 +741,7 @@ SCENARIOS: dict[str, Prepare] = {
     "attempts that are read": read_attempts,
     "messages that are listed": kept_messages,
     "a watch": watch,
-    "a look at an instance": look,
+    "a look at an instance": view_locked,
     "an expression that is tried": try_expression,
     "a definition that is checked": validate,
     "a list of variables in use": list_variables,

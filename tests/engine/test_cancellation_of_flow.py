@@ -30,7 +30,7 @@ Prepare = Callable[[Driver, str], Awaitable[Operation]]
 
 POOL = Holdings(0, 16, 16)
 """Connections that are kept, and threads that evaluate."""
-LOOKS = {
+READS = {
     "queue": """SELECT q.policy->>'concurrency', q.policy->>'paused', array_agg(j.name)::text = '{NULL}'
       FROM queue q LEFT JOIN job_type j ON j.queue = q.id WHERE q.name = %s GROUP BY q.id""",
     "schedule": "SELECT spec->>'every', paused, note, backfill IS NULL FROM schedule WHERE name = %s",
@@ -45,8 +45,8 @@ LOOKS = {
 }
 
 
-def look(driver: Driver, key: str) -> dict[str, list[Any]]:
-    return {what: driver.rows(sql, key) for what, sql in LOOKS.items()}
+def read_rows(driver: Driver, key: str) -> dict[str, list[Any]]:
+    return {what: driver.rows(sql, key) for what, sql in READS.items()}
 
 
 def of_queue(operation: Callable[[Driver, str], Awaitable[Any]]) -> Prepare:
@@ -156,7 +156,7 @@ async def test_it_is_done_or_not_wherever_it_is_cancelled(driver: Driver, name: 
     operation = await prepare(driver, "undisturbed")
     await operation()
     await idle(driver)
-    after = look(driver, "undisturbed")
+    after = read_rows(driver, "undisturbed")
     key, before = "", after
 
     async def next_one() -> Operation:
@@ -164,14 +164,14 @@ async def test_it_is_done_or_not_wherever_it_is_cancelled(driver: Driver, name: 
         driver.rows("DELETE FROM start_window RETURNING 1")
         key = f"point-{next(numbers)}"
         operation = await prepare(driver, key)
-        before = look(driver, key)
+        before = read_rows(driver, key)
         return operation
 
     async def check(attempt: CancelledAttempt[Any]) -> None:
         await idle(driver)
         if attempt.cancelled and name in LOOPS:
             await work(driver)  # whoever takes it over does again what was not written
-        found = look(driver, key)
+        found = read_rows(driver, key)
         assert found == after or (attempt.cancelled and name not in LOOPS and found == before)
 
     points = await cancel_everywhere(next_one, check, own_task_only=not name.startswith("a start"), may_grow=POOL)

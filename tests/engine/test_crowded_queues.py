@@ -115,8 +115,8 @@ async def test_a_crowded_type_of_the_queue_is_told_of_keys(driver: Driver) -> No
     polls, told = driver.engine.polls, list[tuple[str, str]]()
     driver.engine.events.key_opened.listen(lambda job_type, key: told.append((job_type, key)))
     for name, more in (("work", False), ("other", False), ("other", True)):
-        look = ClaimScan("k", int(more), 0, 0, None, (), None)
-        polls.claims.fairness_order.note(name, look, 1, keys_max=1, took_s=0.0)
+        scan = ClaimScan("k", int(more), 0, 0, None, (), None)
+        polls.claims.fairness_order.note(name, scan, 1, keys_max=1, took_s=0.0)
         polls.hint_key("work", f"{name} {more}")
     assert told == [("work", "work False"), ("work", "other True")]
 
@@ -157,7 +157,7 @@ async def test_an_engine_with_idle_queues_asks_for_nothing_more(
         asked.append(sql)
         return await fetch(connection, sql, params)
 
-    async def looked() -> int:
+    async def scanned() -> int:
         asked.clear()
         for _ in range(5):
             await driver.engine.polls.probe_once()
@@ -174,12 +174,12 @@ async def test_an_engine_with_idle_queues_asks_for_nothing_more(
         nursery.start_soon(wait)
         await wait_until(lambda: parked(1))
         monkeypatch.setattr(TrioConnection, "fetch", noted)
-        assert await looked() == 10
+        assert await scanned() == 10
         await start(driver, "a", "a")
         await driver.engine.polls.probe_once()
         await wait_until(lambda: parked(0))  # it has the first one
         nursery.start_soon(wait)
         await wait_until(lambda: parked(1))
         await driver.engine.polls.probe_once()  # the queue is full
-        assert await looked() == 10
+        assert await scanned() == 10
         nursery.cancel_scope.cancel()

@@ -13,14 +13,14 @@ from tests.engine.driver import Driver
 from tests.engine.test_queues_of_runs import let_go, limited, park, start, taken
 
 KEYS = 60
-LOOKED_AT = 10
+SCANNED = 10
 
 
 async def take_all(driver: Driver) -> dict[str, RunLease]:
     """All runs that may begin, by their keys."""
     held: dict[str, RunLease] = {}
-    for _ in range(KEYS // LOOKED_AT):
-        for run in await runs.take(driver, wait_s=0, n=LOOKED_AT):
+    for _ in range(KEYS // SCANNED):
+        for run in await runs.take(driver, wait_s=0, n=SCANNED):
             ((key,),) = driver.rows("SELECT flow_key FROM token WHERE id = %s", run.run_lease.instance)
             held[key] = run.run_lease
     assert len(held) == KEYS
@@ -38,7 +38,7 @@ def key_of(held: dict[str, RunLease], run: RunLease) -> str:
 
 @pytest.fixture
 def driver(make_driver: MakeDriver) -> Driver:
-    return make_driver(ready_probe_interval_seconds=60.0, flow_keys_per_claim=LOOKED_AT)
+    return make_driver(ready_probe_interval_seconds=60.0, flow_keys_per_claim=SCANNED)
 
 
 @pytest.mark.parametrize("how", ["park", "block", "expire", "give back", "return", "finish", "cancel"])

@@ -160,9 +160,9 @@ def _noted(monkeypatch: pytest.MonkeyPatch, name: str) -> trio.Event:
 async def _is_free(driver: Driver, instance: str) -> bool:
     """Whether nobody has locked the instance."""
 
-    def look() -> bool:
+    def probe() -> bool:
         with psycopg.connect(driver.dsn) as connection:
             sql = "SELECT id FROM token WHERE instance_id = %s FOR UPDATE SKIP LOCKED"
             return connection.execute(sql, (number(instance),)).fetchall() != []
 
-    return await trio.to_thread.run_sync(look)
+    return await trio.to_thread.run_sync(probe)

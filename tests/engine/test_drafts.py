@@ -270,12 +270,12 @@ async def test_problems_are_told_while_the_database_is_away(make_driver: MakeDri
 async def test_a_look_at_a_draft_takes_one_connection(driver: Driver) -> None:
     pool = driver.engine.drafts._database.pool
     bad = service("pay", "gone", job_type="pay"), service("two", "gone", job_type="two")
-    looks: list[tuple[dict[str, Any], int]] = [
+    probes: list[tuple[dict[str, Any], int]] = [
         (linear(2), 1),
         (definition(*bad, definition_id="bad"), 1),
         (definition(wait("w", "gone"), definition_id="bad"), 0),
     ]
-    for body, taken in looks:
+    for body, taken in probes:
         before = pool.statistics().acquired
         await validate(driver, body)
         assert pool.statistics().acquired - before == taken

@@ -67,11 +67,11 @@ async def test_tokens_are_read_again_from_the_next_server() -> None:
     """As a change there may have the version of one that it never had."""
     versions: list[object] = []
 
-    async def look(connection: TrioConnection) -> None:
+    async def probe(connection: TrioConnection) -> None:
         versions.append(await api_tokens.version(connection))
         assert versions[-1] == await api_tokens.version(connection)
 
-    await on_one_server_after_the_other(look, look)
+    await on_one_server_after_the_other(probe, probe)
     assert versions[0] != versions[1]
 
 

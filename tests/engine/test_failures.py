@@ -122,14 +122,14 @@ async def test_failures_are_grouped_by_cause(driver: Driver) -> None:
         await driver.engine.failures.read(None, "1y")
 
 
-@pytest.mark.parametrize(("looked", "found"), [(6, 5), (5, 4), (1, 0)])
+@pytest.mark.parametrize(("probed", "found"), [(6, 5), (5, 4), (1, 0)])
 async def test_those_of_a_definition_are_looked_for_among_the_newest(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch, looked: int, found: int
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, probed: int, found: int
 ) -> None:
     """Of a rare one all that stand failed were read, of a million for 0.4 s in three processes."""
-    monkeypatch.setattr(failures, "LOOKED_MAX", looked)
+    monkeypatch.setattr(failures, "SCANNED_MAX", probed)
     answer = await driver.engine.failures.read("a", "all")
-    assert (sum(item.count for item in answer.items), answer.exact) == (found, looked == 6)
+    assert (sum(item.count for item in answer.items), answer.exact) == (found, probed == 6)
     assert (await driver.engine.failures.read(None, "all")).exact
 
 

@@ -16,7 +16,7 @@ from penstock.store.rows.flow import BEFORE_ALL, ClaimScan
 KEYS_MAX = 4
 
 
-def looked(
+def scanned(
     turns: FairnessOrder,
     job_type: str,
     *,
@@ -27,49 +27,49 @@ def looked(
     retry_s: float | None = None,
     ended_at: int | None = None,
 ) -> None:
-    look = ClaimScan(cursor, KEYS_MAX if more else 0, 0, 0, retry_s, (), ended_at)
-    turns.note(job_type, look, found, keys_max=KEYS_MAX, took_s=took_s)
+    scan = ClaimScan(cursor, KEYS_MAX if more else 0, 0, 0, retry_s, (), ended_at)
+    turns.note(job_type, scan, found, keys_max=KEYS_MAX, took_s=took_s)
 
 
 def test_keys_are_noted_where_a_look_did_not_come_round() -> None:
     turns = FairnessOrder(lambda: 0.0)
     turns.hint(["wide", "small"], "early")
-    looked(turns, "wide")
-    looked(turns, "small", more=False)
+    scanned(turns, "wide")
+    scanned(turns, "small", more=False)
     for key in ("b", "a", "b", "c"):
         turns.hint(["wide", "small"], key)
     assert turns.take_hints("small", 10) == []
     assert turns.take_hints("wide", 2) == ["b", "a"]
     assert turns.take_hints("wide", 2) == ["c"]
     turns.hint(["wide"], "d")
-    looked(turns, "wide", more=False)
+    scanned(turns, "wide", more=False)
     assert turns.take_hints("wide", 2) == []
 
 
 @pytest.mark.parametrize("took_s", [0.001, 0.012, 0.025, 0.4])
 def test_a_round_takes_its_looks_and_bounded_pauses(took_s: float) -> None:
     """10,000 full keys, 256 a look: one that nobody told of is come to within 3 s, if looks take 20 ms."""
-    now, looks = 0.0, -(-10_000 // 256)
+    now, probes = 0.0, -(-10_000 // 256)
     turns = FairnessOrder(lambda: now)
-    for _ in range(looks):
+    for _ in range(probes):
         now = max(now, turns.next_open_at(["wide"])) + took_s
         assert turns.is_open("wide")
-        looked(turns, "wide", took_s=took_s)
-    assert now <= looks * (fairness_order.WALK_PAUSE_MAX_S + took_s)
+        scanned(turns, "wide", took_s=took_s)
+    assert now <= probes * (fairness_order.WALK_PAUSE_MAX_S + took_s)
     assert took_s > 0.02 or now < 3.0
 
 
 def test_a_look_that_hung_is_repeated_soon() -> None:
     turns = FairnessOrder(lambda: 0.0)
-    looked(turns, "small", more=False, took_s=30.0)
+    scanned(turns, "small", more=False, took_s=30.0)
     assert turns.next_open_at(["small"]) == fairness_order.FRUITLESS_MAX_S
 
 
 def test_keys_stay_noted_where_nothing_could_be_looked_at() -> None:
     turns = FairnessOrder(lambda: 0.0)
-    looked(turns, "wide")
+    scanned(turns, "wide")
     turns.hint(["wide"], "a")
-    looked(turns, "wide", cursor=None, more=False)
+    scanned(turns, "wide", cursor=None, more=False)
     turns.hint(["wide"], "b")
     assert turns.take_hints("wide", 9) == ["a", "b"]
 
@@ -78,21 +78,21 @@ def test_a_round_of_long_ago_says_nothing_of_now() -> None:
     now = 100.0
     turns = FairnessOrder(lambda: now)
     assert turns.may_be_crowded("one")
-    looked(turns, "one", more=False)
+    scanned(turns, "one", more=False)
     now += fairness_order.ROUND_TRUSTED_S
     assert not turns.may_be_crowded("one")
     now += 1.0
     assert turns.may_be_crowded("one")
-    looked(turns, "one", more=False)
-    looked(turns, "one")
+    scanned(turns, "one", more=False)
+    scanned(turns, "one")
     assert turns.may_be_crowded("one")
 
 
 def test_so_many_keys_are_noted_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fairness_order, "KEYS_MAX_ITEMS", 3)
     turns = FairnessOrder(lambda: 0.0)
-    looked(turns, "one")
-    looked(turns, "other")
+    scanned(turns, "one")
+    scanned(turns, "other")
     for key in ("a", "b"):
         turns.hint(["one"], key)
     turns.hint(["other"], "c")
@@ -109,12 +109,12 @@ def test_types_that_were_not_looked_at_for_longest_are_forgotten_with_their_keys
     monkeypatch.setattr(fairness_order, "TYPES_MAX_ITEMS", 2)
     monkeypatch.setattr(fairness_order, "KEYS_MAX_ITEMS", 3)
     turns = FairnessOrder(lambda: 0.0)
-    looked(turns, "first")
-    looked(turns, "second")
+    scanned(turns, "first")
+    scanned(turns, "second")
     turns.hint(["first", "second"], "a")
     turns.hint(["second"], "b")
-    looked(turns, "first")
-    looked(turns, "third")
+    scanned(turns, "first")
+    scanned(turns, "third")
     assert [turns.cursor(name) for name in ("first", "second", "third")] == ["k", "", "k"]
     assert turns.is_open("second")
     for key in ("c", "d"):  # no more than the bound, without those of the one that is forgotten
@@ -127,22 +127,22 @@ def test_types_that_were_not_looked_at_for_longest_are_forgotten_with_their_keys
 def test_worse_priorities_have_their_turn_then_the_best_again() -> None:
     turns = FairnessOrder(lambda: 0.0)
     assert turns.after("one") == BEFORE_ALL
-    looked(turns, "one", ended_at=3)
+    scanned(turns, "one", ended_at=3)
     assert turns.after("one") == 3
     turns.hint(["one"], "a")
-    looked(turns, "one", more=False)
+    scanned(turns, "one", more=False)
     assert turns.after("one") == BEFORE_ALL
     assert turns.take_hints("one", 9) == ["a"]  # it saw the end of the worse ones only
-    looked(turns, "one", more=False)
+    scanned(turns, "one", more=False)
     turns.hint(["one"], "b")
     assert turns.take_hints("one", 9) == []
 
 
 def test_a_look_is_repeated_when_a_rate_lets_something_begin() -> None:
     turns = FairnessOrder(lambda: 100.0)
-    looked(turns, "one", more=False, retry_s=0.05)
-    looked(turns, "late", more=False, retry_s=50.0)
-    looked(turns, "found", more=False, retry_s=50.0, found=1)
+    scanned(turns, "one", more=False, retry_s=0.05)
+    scanned(turns, "late", more=False, retry_s=50.0)
+    scanned(turns, "found", more=False, retry_s=50.0, found=1)
     assert turns.next_open_at(["one"]) == pytest.approx(100.05)
     assert turns.next_open_at(["late"]) == pytest.approx(100.0 + fairness_order.FRUITLESS_S)
     assert turns.is_open("found")
@@ -163,8 +163,8 @@ def test_a_look_that_found_nothing_is_repeated_in_time() -> None:
     now = 100.0
     turns = FairnessOrder(lambda: now)
     assert turns.next_opening(["one"]) == math.inf
-    looked(turns, "one")
-    looked(turns, "other", more=False)
+    scanned(turns, "one")
+    scanned(turns, "other", more=False)
     assert turns.next_opening(["one", "other", "third"]) == pytest.approx(100.05)
     assert not turns.is_open("one")
     now = 100.1
@@ -195,7 +195,7 @@ class Round:
         self.fairness_order.hint(["t"], key)
         self.fairness_order.open(["t"])
 
-    def look(self) -> None:
+    def scan(self) -> None:
         """At the time at which the next look is worth its while."""
         self.now = max(self.now, self.fairness_order.next_open_at(["t"]))
         assert self.fairness_order.is_open("t")
@@ -205,7 +205,7 @@ class Round:
         found = set(seen) - self.full
         self.waiting -= found
         more, cursor = len(seen) >= self.AT_ONCE, seen[-1] if seen else None
-        looked(self.fairness_order, "t", found=len(found), more=more, cursor=cursor)
+        scanned(self.fairness_order, "t", found=len(found), more=more, cursor=cursor)
         if (
             more
             and len(found) < self.AT_ONCE
@@ -231,11 +231,11 @@ def test_no_key_with_room_is_passed_over_for_long(moves: list[tuple[str, str, bo
             case "free":
                 game.full.discard(key)
             case _:
-                game.look()
+                game.scan()
         if heard and what in ("queue", "free"):
             game.hear(key)
     began = game.now
     for _ in range(len(KEYS) // Round.AT_ONCE + 2):
-        game.look()
+        game.scan()
     assert not game.lost
     assert game.now - began < 2 * len(KEYS)

@@ -29,7 +29,7 @@ async def start(driver: Driver, job: Job) -> None:
     await driver.start("linear", {"x": MARK}, idempotency_key="k")
 
 
-async def look(driver: Driver, job: Job) -> None:
+async def probe(driver: Driver, job: Job) -> None:
     await driver.status(job.instance_id)
 
 
@@ -50,7 +50,7 @@ def ends(driver: Driver) -> tuple[int, int]:
 
 
 @pytest.mark.slow(reason="waits for statements that hang")
-@pytest.mark.parametrize(("call", "body"), [*CALLS, pytest.param(look, linear(1), id="read")])
+@pytest.mark.parametrize(("call", "body"), [*CALLS, pytest.param(probe, linear(1), id="read")])
 async def test_callers_of_a_server_process_that_hangs_are_refused(
     make_driver: MakeDriver, database_dsn: str, call: Call, body: dict[str, object]
 ) -> None:
@@ -71,7 +71,7 @@ async def test_callers_of_a_server_process_that_hangs_are_refused(
         with pytest.raises((Unavailable, *AWAY)), trio.fail_after(50):
             await call(hung, job)
         await wait_until(one_is_unanswered)  # the caller may be refused before the connection is given up
-    if call is not look:
+    if call is not probe:
         await call(other, job)
         assert ends(other) == ((1, 1) if call is complete else (0, 2))
 

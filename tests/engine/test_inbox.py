@@ -32,24 +32,24 @@ ASKED = definition(
 ALONE = definition(user("alone", jobType="bosses"), end(), id="alone")
 
 
-async def look(driver: Driver, job_type: str | None = None, **fields: Any) -> Page[UserTask]:
+async def probe(driver: Driver, job_type: str | None = None, **fields: Any) -> Page[UserTask]:
     wanted: dict[str, Any] = {"definition_id": None, "assignee": None, "unclaimed": False, "cursor": None, "limit": 50}
     return await driver.engine.inbox.list_open(job_type, **{**wanted, **fields})
 
 
 async def steps(driver: Driver, job_type: str | None = None, **fields: Any) -> list[str]:
-    return [task.step_id for task in (await look(driver, job_type, **fields)).items]
+    return [task.step_id for task in (await probe(driver, job_type, **fields)).items]
 
 
 async def test_a_task_is_listed_while_it_is_open(driver: Driver) -> None:
     instance = await driver.run(ASKED)
     assert await steps(driver) == []
     await driver.complete(await driver.one("prepare"))
-    (shown,) = (await look(driver)).items
+    (shown,) = (await probe(driver)).items
     assert (shown.instance_id, shown.name, shown.job_type, shown.version) == (instance, "Review it", "clerks", 1)
     assert shown.next_timer is not None
     await driver.finish_task(instance, "review")
-    (shown,) = (await look(driver)).items
+    (shown,) = (await probe(driver)).items
     assert (shown.step_id, shown.job_type, shown.next_timer) == ("next", "next", None)
     await driver.finish_task(instance, "next")
     assert await steps(driver) == []
@@ -80,7 +80,7 @@ async def test_the_list_is_read_page_by_page_oldest_first(driver: Driver) -> Non
     seen: list[str] = []
     cursor = None
     for _ in range(3):
-        page = await look(driver, limit=2, cursor=cursor)
+        page = await probe(driver, limit=2, cursor=cursor)
         seen += [task.instance_id for task in page.items]
         cursor = page.next
     assert (seen, cursor) == (started, None)
@@ -94,7 +94,7 @@ async def test_the_list_is_read_page_by_page_oldest_first(driver: Driver) -> Non
     ]
     for bad in refused:
         with pytest.raises(BadRequest):
-            await look(driver, **bad)
+            await probe(driver, **bad)
 
 
 async def test_tasks_of_an_instance_are_found_by_its_id(driver: Driver) -> None:
@@ -143,15 +143,15 @@ async def test_open_tasks_are_counted_to_ten_thousand(driver: Driver, monkeypatc
 
 async def test_a_long_walk_ends_early_with_a_cursor(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "SCAN_ROWS", 2)
-    monkeypatch.setattr("penstock.engine.instances.inbox.LOOK_S", 0)
+    monkeypatch.setattr("penstock.engine.instances.inbox.SCAN_MAX_S", 0)
     await driver.upload(ALONE)
     started = [(await driver.start("alone")).id for _ in range(5)]
     for id in started[:4]:
         await driver.engine.inbox.claim(id, "alone", "ann")
-    page = await look(driver, unclaimed=True)
+    page = await probe(driver, unclaimed=True)
     assert page.items == []
     assert page.next is not None
-    page = await look(driver, unclaimed=True, cursor=(await look(driver, unclaimed=True, cursor=page.next)).next)
+    page = await probe(driver, unclaimed=True, cursor=(await probe(driver, unclaimed=True, cursor=page.next)).next)
     assert [task.instance_id for task in page.items] == started[4:]
 
 
@@ -226,7 +226,7 @@ async def test_of_many_who_claim_at_once_one_has_it(driver: Driver) -> None:
             for n in range(20):
                 nursery.start_soon(functools.partial(claim, f"p{n}"))
     assert len(got) == 1
-    assert [task.assignee for task in (await look(driver)).items] == got
+    assert [task.assignee for task in (await probe(driver)).items] == got
 
 
 async def forget_the_list(driver: Driver) -> None:
@@ -243,20 +243,20 @@ async def test_a_list_no_older_engine_kept_is_filled(driver: Driver, monkeypatch
     await forget_the_list(driver)
     inbox = driver.engine.inbox
     with pytest.raises(Unavailable, match="is making the list of open user tasks"):
-        await look(driver)
+        await probe(driver)
     with psycopg.connect(driver.dsn, autocommit=True) as connection:
         connection.execute(
             "INSERT INTO engine VALUES (1000, gen_random_uuid(), now() + interval '1 h', 'POLLING', 'old one', 8)"
         )
         with pytest.raises(Conflict, match="upgrade all engines first"):
-            await look(driver)
+            await probe(driver)
         assert not await inbox.fill()
         connection.execute("DELETE FROM engine WHERE number = 1000")
     with psycopg.connect(driver.dsn) as connection:  # somebody is at one of them just now
         connection.execute("SELECT FROM token ORDER BY id LIMIT 1 FOR UPDATE")
         assert not await inbox.fill()
     assert await inbox.fill()
-    assert [task.instance_id for task in (await look(driver)).items] == started
+    assert [task.instance_id for task in (await probe(driver)).items] == started
     assert find_broken(driver.dsn) == []
 
 
@@ -267,7 +267,7 @@ async def test_a_summary_names_the_task_without_secrets(driver: Driver) -> None:
         joining(), end(), metadata={"forms": forms | {"bad": [1]}, "secretVariables": ["secret"]},
     )  # fmt: skip
     await driver.run(body, {"who": "Nadia", "amount": "92000", "secret": "x"})
-    found = {task.step_id: task.summary for task in (await look(driver)).items}
+    found = {task.step_id: task.summary for task in (await probe(driver)).items}
     assert found == {"alone": "Nadia, 92000 EUR", "other": None, "bad": None}
 
 
@@ -279,18 +279,18 @@ async def test_tasks_of_items_are_told_apart(driver: Driver) -> None:
     await driver.upload(definition(read, end(), id="read", metadata=forms))
     papers = [{"title": title} for title in ("a", "b", "c")]
     instance = (await driver.start("read", {"papers": papers, "author": "Ann", "paper": {"title": "x"}})).id
-    shown = (await look(driver, "clerks")).items
+    shown = (await probe(driver, "clerks")).items
     assert [(task.item, task.summary) for task in shown] == [(0, "a of Ann"), (1, "b of Ann"), (2, "c of Ann")]
     assert all(task.next_timer is not None for task in shown)
     padded = "vars || jsonb_build_object('pad', repeat('x', 1100000))"
     assert driver.rows(f"UPDATE item_vars SET vars = {padded} WHERE item = 1 RETURNING 1") == [(1,)]
-    summaries = [task.summary for task in (await look(driver, "clerks")).items]
+    summaries = [task.summary for task in (await probe(driver, "clerks")).items]
     assert summaries == ["a of Ann", None, None], "nothing else of that name in place of what was not read"
     driver.rows("UPDATE item_vars SET vars = vars - 'pad' RETURNING 1")
     inbox, last = driver.engine.inbox, shown[-1].execution_id
     claimed = await inbox.claim(instance, "read", "eve", last)
     assert (claimed.item, claimed.assignee, claimed.execution_id) == (2, "eve", last)
-    assert [task.item for task in (await look(driver, assignee="eve")).items] == [2]
+    assert [task.item for task in (await probe(driver, assignee="eve")).items] == [2]
     assert (await inbox.release(instance, "read", "eve", last)).assignee is None
 
     async def complete(task: str, ok: object) -> None:
@@ -305,7 +305,7 @@ async def test_tasks_of_items_are_told_apart(driver: Driver) -> None:
         await inbox.claim(instance, "read", "eve", last)
     with pytest.raises(BadRequest, match="executionId: is no id"):
         await complete("x", "y")
-    assert [task.item for task in (await look(driver, "clerks")).items] == [0, 1]
+    assert [task.item for task in (await probe(driver, "clerks")).items] == [0, 1]
     await complete(shown[1].execution_id, "second")
     await complete(shown[0].execution_id, "first")
     assert (await driver.variables(instance))["verdicts"] == ["first", "second", "last"]

@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from penstock.engine.queues import low_water_marks
-from penstock.engine.queues.low_water_marks import LOOK_INTERVAL_S, LOW_WATER_MARGIN_IDS, SCAN_SHARE, LowWaterMarks
+from penstock.engine.queues.low_water_marks import LOW_WATER_MARGIN_IDS, SCAN_INTERVAL_S, SCAN_SHARE, LowWaterMarks
 from penstock.store.db.statements import SQL
 from penstock.store.rows import jobs as store
 from penstock.store.rows.jobs import ClaimedJob, LowWaterMark
@@ -49,7 +49,7 @@ def test_floors_expire_and_later_when_whole_looks_are_dear() -> None:
     assert not floors.drop_if_due()
     floors.mark_taken(0, taken(1, FAR))
     assert not floors.drop_if_due()
-    clock.now += LOOK_INTERVAL_S
+    clock.now += SCAN_INTERVAL_S
     assert floors.drop_if_due()
     assert floors.current() == ({}, 1)
     floors.remember_whole_scan(0.5)
@@ -64,7 +64,7 @@ def test_an_older_claim_hides_nothing_that_a_look_found() -> None:
     clock = Clock()
     floors = LowWaterMarks(clock)
     floors.mark_taken(0, taken(1, FAR))
-    clock.now += LOOK_INTERVAL_S
+    clock.now += SCAN_INTERVAL_S
     assert floors.drop_if_due()
     floors.mark_taken(0, taken(1, FAR))
     assert floors.current()[0] == {}

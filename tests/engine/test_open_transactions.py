@@ -163,7 +163,7 @@ async def test_what_a_long_transaction_asks_for_is_not_lost(
 ) -> None:
     """Others start, are polled and complete meanwhile; looks into the queue begin behind all that was there when it
     began, and never at its start. With ``PENSTOCK_OPEN_SECONDS=60`` it is open for so long, and says what it saw."""
-    monkeypatch.setattr(low_water_marks, "LOOK_INTERVAL_S", 86_400.0)
+    monkeypatch.setattr(low_water_marks, "SCAN_INTERVAL_S", 86_400.0)
     driver = make_driver(services=True, sql_requests_poll_seconds=1)
     for each in (ORDERS, OTHERS, QUICK):
         await driver.upload(each)

@@ -30,7 +30,7 @@ HOUR = 3_600
 DAY = 24 * HOUR
 
 
-async def look(driver: Driver, chores: Housekeeping, range_name: str = "15m") -> OverviewView:
+async def probe(driver: Driver, chores: Housekeeping, range_name: str = "15m") -> OverviewView:
     await chores.run_once()
     driver.engine.overview._kept.clear()
     return await driver.engine.overview.read(range_name)
@@ -47,7 +47,7 @@ async def test_all_engines_counts_are_added_up(make_driver: MakeDriver) -> None:
         await driver.start("linear")
     await one.complete(await one.one("work"))
     await Housekeeping(other.engine).run_once()
-    view = await look(one, Housekeeping(one.engine))
+    view = await probe(one, Housekeeping(one.engine))
     assert (view.started.in_range, view.completed.in_range, view.failed.in_range) == (3, 1, 0)
     assert view.started.per_second == round(3 / 900, 3)
     assert (sum(view.series.started), sum(view.series.completed)) == (3, 1)
@@ -66,14 +66,14 @@ async def test_a_queue_tells_its_leases_polls_and_rate(make_driver: MakeDriver) 
     await one.one("work", worker="w-2")
     await other.one("work", worker="w-3")
     await Housekeeping(other.engine).run_once()
-    (queue,) = (await look(one, Housekeeping(one.engine))).queues
+    (queue,) = (await probe(one, Housekeeping(one.engine))).queues
     assert (queue.job_type, queue.waiting, queue.waiting_exact, queue.locked) == ("work", 1, True, 2)
     assert queue.done_per_second == round(1 / 60, 2)
     polled_at = queue.last_poll_at
     assert polled_at is not None
     one.clock.advance(300)  # the workers are gone: when they were there is told for a day
     one.engine.polls.activity._seen.clear()
-    view = await look(one, Housekeeping(one.engine))
+    view = await probe(one, Housekeeping(one.engine))
     (queue,) = await one.engine.overview.job_types()
     assert queue.last_poll_at is not None
     assert abs((queue.last_poll_at - polled_at).total_seconds()) < 30
@@ -97,12 +97,12 @@ async def test_what_an_engine_leaves_out_is_nothing(make_driver: MakeDriver) -> 
 async def test_durations_are_of_those_that_completed(make_driver: MakeDriver) -> None:
     driver = make_driver()
     chores = Housekeeping(driver.engine)
-    none = (await look(driver, chores)).durations
+    none = (await probe(driver, chores)).durations
     assert (none.p50, none.p99) == (None, None)
     for seconds in (*[0.3] * 98, 50.0, 90_000.0):
         driver.engine.metrics.on_end("shop", "COMPLETED", seconds)
     driver.engine.metrics.on_end("shop", "FAILED", 1e6)
-    found = (await look(driver, chores)).durations
+    found = (await probe(driver, chores)).durations
     assert found.p50 is not None
     assert found.p99 is not None
     assert 0.2 < found.p50 <= 0.5
@@ -111,7 +111,7 @@ async def test_durations_are_of_those_that_completed(make_driver: MakeDriver) ->
     driver.clock.advance(2 * HOUR)
     for _ in range(6):
         await chores.run_once()
-    assert (await look(driver, chores, "24h")).durations == found, "samples that were summed up have them, too"
+    assert (await probe(driver, chores, "24h")).durations == found, "samples that were summed up have them, too"
 
 
 async def test_a_worker_tells_what_it_did_within_a_quarter(make_driver: MakeDriver) -> None:
@@ -214,7 +214,7 @@ async def test_samples_become_sums_with_age_and_go_after_a_week(make_driver: Mak
         driver.clock.advance(later)
         for _ in range(6):
             await chores.run_once()
-        seen[name] = (await look(driver, chores, name)).series.started
+        seen[name] = (await probe(driver, chores, name)).series.started
         assert sum(seen[name]) == 3, name
     with psycopg.connect(driver.dsn) as connection:
         spans = connection.execute("SELECT DISTINCT span_s FROM sample WHERE counts <> '{}'").fetchall()
@@ -231,29 +231,29 @@ async def test_a_queue_without_workers_is_told_of_until_one_polls(make_driver: M
     chores = Housekeeping(driver.engine)
     await driver.upload(linear(1, job_type="work"))
     await driver.start("linear")
-    assert kinds(await look(driver, chores)) == {}, "a job may wait for a moment"
+    assert kinds(await probe(driver, chores)) == {}, "a job may wait for a moment"
     driver.clock.advance(180)
-    told = kinds(await look(driver, chores))["no-worker"]
+    told = kinds(await probe(driver, chores))["no-worker"]
     assert (told.text, told.job_type, told.count) == ("No workers for work", "work", 1)
     assert told.detail == "1 job waits, the oldest for 3 min"
     await driver.poll("other", "work", worker="w-9", n=0)
-    assert "no-worker" not in kinds(await look(driver, chores))
+    assert "no-worker" not in kinds(await probe(driver, chores))
 
 
 async def test_a_paused_queue_is_told_while_jobs_wait(make_driver: MakeDriver) -> None:
     driver = make_driver()
     queues, chores = driver.engine.queues, Housekeeping(driver.engine)
     await queues.put("crm", QueuePolicy(["one", "two", "three"], paused=True))
-    assert "queue-paused" not in kinds(await look(driver, chores)), "it keeps nothing back"
+    assert "queue-paused" not in kinds(await probe(driver, chores)), "it keeps nothing back"
     for name in ("one", "two", "two"):
         await driver.upload(linear(1, definition_id=name, job_type=name))
         await driver.start(name)
         driver.clock.advance(60)
-    told = [one for one in (await look(driver, chores)).attention if one.kind == "queue-paused"]
+    told = [one for one in (await probe(driver, chores)).attention if one.kind == "queue-paused"]
     assert [(one.severity, one.text, one.count) for one in told] == [("warning", "The queue crm is paused", 3)]
     assert (told[0].detail, told[0].job_type) == ("3 jobs wait, the oldest for 3 min", "one")
     await queues.pause("crm", paused=False)
-    assert "queue-paused" not in kinds(await look(driver, chores))
+    assert "queue-paused" not in kinds(await probe(driver, chores))
 
 
 def test_a_paused_queue_is_not_said_to_fall_behind() -> None:
@@ -281,16 +281,16 @@ async def test_an_engine_tells_its_own_troubles(make_driver: MakeDriver) -> None
     driver = make_driver()
     activity = driver.engine.polls.activity
     activity.observe_lag(0.1)
-    assert kinds(await look(driver, Housekeeping(driver.engine))) == {}
+    assert kinds(await probe(driver, Housekeeping(driver.engine))) == {}
     activity.observe_lag(1.25)
     activity.away = lambda: ["kafka"]
-    told = kinds(await look(driver, Housekeeping(driver.engine)))
+    told = kinds(await probe(driver, Housekeeping(driver.engine)))
     assert told["degraded"].text == "kafka is unavailable"
     assert told["lag"].detail == "Its event loop was 1.2 s late within a minute"
     for _ in range(LAGS_KEPT):
         activity.observe_lag(0.0)
     activity.away = list
-    assert kinds(await look(driver, Housekeeping(driver.engine))) == {}
+    assert kinds(await probe(driver, Housekeeping(driver.engine))) == {}
 
 
 async def test_failures_of_one_cause_are_one_sentence(make_driver: MakeDriver) -> None:
@@ -301,7 +301,7 @@ async def test_failures_of_one_cause_are_one_sentence(make_driver: MakeDriver) -
         job = await driver.one("charge")
         reason = "card declined" if number == 0 else f"gateway: 503, request '{number}'"
         await driver.fail(job, reason, retryable=False)
-    view = await look(driver, Housekeeping(driver.engine))
+    view = await probe(driver, Housekeeping(driver.engine))
     most, least = view.attention
     assert (most.text, most.count, least.count) == ("4 instances of shop v1 failed", 4, 1)
     assert most.query.pop("cause").startswith("gateway: 503")
@@ -318,7 +318,7 @@ async def test_what_stands_failed_needs_somebody_however_long(make_driver: MakeD
     chores = Housekeeping(driver.engine)
     await chores.run_once()
     driver.clock.advance(8 * DAY)
-    view = await look(driver, chores)
+    view = await probe(driver, chores)
     assert [(one.text, one.detail, one.exact) for one in view.attention] == [
         ("1 instance of shop v1 failed", "card declined", True)
     ]
@@ -326,7 +326,7 @@ async def test_what_stands_failed_needs_somebody_however_long(make_driver: MakeD
     assert (await driver.engine.failures.read(None, "7d")).items == []
     assert [one.count for one in (await driver.engine.failures.read(None, "all")).items] == [1]
     await driver.retry(started.id)
-    assert "failures" not in kinds(await look(driver, Housekeeping(driver.engine)))
+    assert "failures" not in kinds(await probe(driver, Housekeeping(driver.engine)))
 
 
 async def test_no_more_failures_are_counted_than_it_bears(
@@ -338,7 +338,7 @@ async def test_no_more_failures_are_counted_than_it_bears(
     for reason in ("old", "gateway: 503", "gateway: 504", "gateway: 505"):
         await driver.start("shop")
         await driver.fail(await driver.one("charge"), reason, retryable=False)
-    (told,) = (await look(driver, Housekeeping(driver.engine))).attention
+    (told,) = (await probe(driver, Housekeeping(driver.engine))).attention
     assert (told.text, told.detail) == ("3+ instances of shop v1 failed", "gateway: 505")
     assert (told.count, told.exact) == (3, False)
 
@@ -354,20 +354,20 @@ async def test_a_queue_that_is_full_for_long_is_told(make_driver: MakeDriver) ->
     for name in ("one", "two", "two"):
         await driver.start(name)
 
-    async def looked() -> dict[str, Attention]:
+    async def probed() -> dict[str, Attention]:
         await driver.poll("one", "two", worker="w-1")
         await chores.run_once()
-        return kinds(await look(driver, chores))
+        return kinds(await probe(driver, chores))
 
-    assert await looked() == {}, "limits are there to keep jobs back"
+    assert await probed() == {}, "limits are there to keep jobs back"
     driver.clock.advance(attention.FULL_AGE_S + 1)
-    told = (await looked())["queue-full"]
+    told = (await probed())["queue-full"]
     assert (told.severity, told.text, told.count, told.job_type) == ("warning", "The queue crm is full", 3, "one")
     assert told.detail == "3 jobs wait, the oldest for 5 min: in its queue 'crm' 1 job runs, of 1 at most"
     await driver.engine.queues.pause("crm", paused=True)
-    assert set(await looked()) == {"queue-paused"}
+    assert set(await probed()) == {"queue-paused"}
     await driver.engine.queues.put("crm", QueuePolicy(["one", "two"], concurrency=9, paused=False))
-    assert await looked() == {}
+    assert await probed() == {}
 
 
 async def test_an_engine_that_left_is_told_for_a_day(make_driver: MakeDriver) -> None:

@@ -13,22 +13,22 @@ from tests.engine.driver import Driver
 
 
 async def test_a_crowd_that_asks_costs_one_look_or_two(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = 0
+    probes = 0
     fetch = Database.fetch
 
     async def counted(database: Database, name: str, *rest: Any) -> Any:
-        nonlocal looks
-        looks += name == "now"
+        nonlocal probes
+        probes += name == "now"
         return await fetch(database, name, *rest)
 
     monkeypatch.setattr(Database, "fetch", counted)
     async with trio.open_nursery() as nursery:
         for _ in range(500):
             nursery.start_soon(driver.engine.ready)
-    assert looks in (1, 2)
-    before = looks
+    assert probes in (1, 2)
+    before = probes
     await driver.engine.ready()
-    assert looks == before + 1
+    assert probes == before + 1
 
 
 async def test_each_who_waits_hears_of_a_database_that_fails(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:

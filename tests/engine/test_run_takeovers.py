@@ -103,30 +103,30 @@ def other(tag: str, *, connected: bool = True, process: str | None = None) -> Ot
 def test_an_engine_without_row_or_twice_without_lock_is_dead() -> None:
     deaths = Deaths()
     deaths.begin_session()
-    assert deaths.look([other("aaaaaaaa"), other("bbbbbbbb")], 0) == []
-    assert deaths.look([other("aaaaaaaa")], 1) == ["bbbbbbbb"]
-    assert deaths.look([other("aaaaaaaa", connected=False)], 2) == []
-    assert deaths.look([other("aaaaaaaa", connected=False)], 2.5) == [], "not a second apart"
-    assert deaths.look([other("aaaaaaaa", connected=False)], 3.1) == ["aaaaaaaa"]
-    assert deaths.look([other("aaaaaaaa", connected=False)], 9) == [], "told once"
-    assert deaths.look([], 10) == []
+    assert deaths.find_dead([other("aaaaaaaa"), other("bbbbbbbb")], 0) == []
+    assert deaths.find_dead([other("aaaaaaaa")], 1) == ["bbbbbbbb"]
+    assert deaths.find_dead([other("aaaaaaaa", connected=False)], 2) == []
+    assert deaths.find_dead([other("aaaaaaaa", connected=False)], 2.5) == [], "not a second apart"
+    assert deaths.find_dead([other("aaaaaaaa", connected=False)], 3.1) == ["aaaaaaaa"]
+    assert deaths.find_dead([other("aaaaaaaa", connected=False)], 9) == [], "told once"
+    assert deaths.find_dead([], 10) == []
 
 
 def test_losing_ones_own_session_makes_no_engine_dead() -> None:
     """A restart of PostgreSQL takes all locks; who is back first must not take the others for dead."""
     deaths = Deaths()
     deaths.begin_session()
-    assert deaths.look([other("aaaaaaaa")], 0) == []
+    assert deaths.find_dead([other("aaaaaaaa")], 0) == []
     deaths.end_session()
-    assert deaths.look([other("aaaaaaaa", connected=False)], 1) == []
+    assert deaths.find_dead([other("aaaaaaaa", connected=False)], 1) == []
     deaths.begin_session()
     for now in (2, 3, 9):
-        assert deaths.look([other("aaaaaaaa", connected=False)], now) == [], "never seen in this session"
-    assert deaths.look([other("aaaaaaaa")], 10) == []
-    assert deaths.look([other("aaaaaaaa", connected=False)], 11) == []
-    assert deaths.look([other("aaaaaaaa")], 11.5) == []
-    assert deaths.look([other("aaaaaaaa", connected=False)], 13) == [], "it was there between"
-    assert deaths.look([other("aaaaaaaa", connected=False)], 14.1) == ["aaaaaaaa"]
+        assert deaths.find_dead([other("aaaaaaaa", connected=False)], now) == [], "never seen in this session"
+    assert deaths.find_dead([other("aaaaaaaa")], 10) == []
+    assert deaths.find_dead([other("aaaaaaaa", connected=False)], 11) == []
+    assert deaths.find_dead([other("aaaaaaaa")], 11.5) == []
+    assert deaths.find_dead([other("aaaaaaaa", connected=False)], 13) == [], "it was there between"
+    assert deaths.find_dead([other("aaaaaaaa", connected=False)], 14.1) == ["aaaaaaaa"]
 
 
 @pytest.mark.skipif(this_process() is None, reason="a system without /proc")
@@ -140,10 +140,10 @@ def test_where_the_process_was_on_this_machine_that_decides() -> None:
     theirs = f"{machine} {child.pid} {started}"
     assert is_alive(me)
     for now in range(5):
-        assert deaths.look([other("aaaaaaaa", connected=False, process=theirs)], now) == []
+        assert deaths.find_dead([other("aaaaaaaa", connected=False, process=theirs)], now) == []
     child.kill()
     child.communicate()
-    assert deaths.look([other("aaaaaaaa", connected=False, process=theirs)], 9) == ["aaaaaaaa"], (
+    assert deaths.find_dead([other("aaaaaaaa", connected=False, process=theirs)], 9) == ["aaaaaaaa"], (
         "also when never seen before"
     )
     assert is_alive(f"{machine} {os.getpid()} 1") is False, "the number was given again"

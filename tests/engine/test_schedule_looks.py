@@ -21,7 +21,7 @@ async def test_idle_schedules_cost_a_statement_in_five_seconds(
 ) -> None:
     await begun(driver)
     asked: list[Any] = []
-    send, looked = trio.open_memory_channel[None](1)
+    send, scanned = trio.open_memory_channel[None](1)
     fetch, roundtrip = TrioConnection.fetch, TrioConnection.roundtrip
 
     async def noting(self: TrioConnection, *args: Any, **kwargs: Any) -> Any:
@@ -32,7 +32,7 @@ async def test_idle_schedules_cost_a_statement_in_five_seconds(
         asked.extend(statements)
         return await roundtrip(self, statements, *args, **kwargs)
 
-    async def look() -> None:
+    async def scan() -> None:
         while True:
             await driver.engine.schedules.wait_due()
             await driver.engine.schedules.fire_once()
@@ -41,14 +41,14 @@ async def test_idle_schedules_cost_a_statement_in_five_seconds(
     monkeypatch.setattr(TrioConnection, "fetch", noting)
     monkeypatch.setattr(TrioConnection, "roundtrip", noting_all)
     mock_clock.jump(SCAN_INTERVAL_MAX_S)
-    nursery.start_soon(look)
-    await looked.receive()
+    nursery.start_soon(scan)
+    await scanned.receive()
     asked.clear()
     for done in range(ROUNDS):
         mock_clock.jump(SCAN_INTERVAL_MAX_S - 0.1)
         await trio.testing.wait_all_tasks_blocked()
         assert len(asked) == done
         mock_clock.jump(0.1)
-        await looked.receive()
+        await scanned.receive()
     assert len(asked) == ROUNDS
     nursery.cancel_scope.cancel()

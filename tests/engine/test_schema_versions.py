@@ -305,7 +305,7 @@ async def test_what_older_engines_would_break_waits_until_they_are_gone(database
         with pytest.raises(Conflict, match=f"upgrade all engines first: .* knows schema version {SCHEMA_VERSION}"):
             await engine_store.require_version(connection, newer)
         await engine_store.require_version(connection, SCHEMA_VERSION)  # they all know that
-        await old.look()  # and live on
+        await old.refresh()  # and live on
         rows(database_dsn, "UPDATE engine SET leased_until = penstock_now() RETURNING 1")  # it was stopped for long
         await engine_store.require_version(connection, newer)
         await engine_store.require_version(connection, SCHEMA_VERSION)  # takes nothing back
@@ -313,7 +313,7 @@ async def test_what_older_engines_would_break_waits_until_they_are_gone(database
         await Membership(database, "long_poll").join()
     old._renew_at = 0
     with pytest.raises(Superseded, match=f"schema version {newer}"):
-        await old.look()
+        await old.refresh()
     await database.close(1)
     assert rows(database_dsn, "SELECT count(*) FROM engine WHERE leased_until > penstock_now()") == [(0,)]
 

@@ -244,8 +244,8 @@ async def test_a_row_taken_while_it_moves_becomes_a_queued_job(
         await move(driver)
 
     async def taken() -> None:
-        look = await take(old, job_type)
-        assert [row.attempt for row in look.outgoing] == [1]
+        scan = await take(old, job_type)
+        assert [row.attempt for row in scan.outgoing] == [1]
 
     await HeldUp(
         driver, "outbox_to_queue", b"FROM dispatch_outbox o WHERE o.token_id <> ALL ($2::bigint[])", outbox
@@ -261,8 +261,8 @@ async def test_a_row_moved_while_it_is_taken_is_not_dispatched(
     old, driver, job_type = await switched(make_driver)
 
     async def late() -> None:
-        look = await take(old, job_type)
-        assert (look.outgoing, look.held) == ([], {job_type: 1})  # looked at again, and then it is not there
+        scan = await take(old, job_type)
+        assert (scan.outgoing, scan.held) == ([], {job_type: 1})  # looked at again, and then it is not there
 
     async def moved() -> None:
         await move(driver)

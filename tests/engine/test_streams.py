@@ -107,11 +107,11 @@ async def test_a_look_for_lost_jobs_that_breaks_off_forgets_none(
     jobs = {(await worker.one()).id for _ in range(2)}
     for instance in instances:
         await driver.cancel(instance)
-    looks: list[object] = []
+    probes: list[object] = []
 
     async def facts(*args: Any) -> list[store.ExecutionInfo]:
-        looks.append(args)
-        if len(looks) == 2:
+        probes.append(args)
+        if len(probes) == 2:
             raise psycopg.OperationalError
         return await known_facts(*args)
 

@@ -41,8 +41,8 @@ async def told(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wait)
             await trio.testing.wait_all_tasks_blocked()
-            await watch.look()
-            await watch.look_over()
+            await watch.poll()
+            await watch.poll_overviews()
             await trio.testing.wait_all_tasks_blocked()
             nursery.cancel_scope.cancel()
     return found[0] if found else None
@@ -73,7 +73,7 @@ async def test_what_happened_between_two_calls_is_told(driver: Driver) -> None:
     instance = await driver.run(linear(1, job_type="j"))
     tag = await begin(watch, instance)
     await driver.one("j")
-    await watch.look()  # nobody watches, others do
+    await watch.poll()  # nobody watches, others do
     news = await told(watch, tag, instance)
     assert news is not None
     assert news.changed == [instance]

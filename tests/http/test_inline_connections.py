@@ -99,10 +99,10 @@ async def answered_by(app: Batches, **limits: Any) -> AsyncGenerator[tuple[Runni
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    async def look() -> bool:
+    async def probe() -> bool:
         return holds()
 
-    await wait_until(look)
+    await wait_until(probe)
 
 
 async def test_a_request_is_answered_without_the_connections_task(app: Batches) -> None:

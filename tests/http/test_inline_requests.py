@@ -106,10 +106,10 @@ async def warm(app: Taking, **limits: Any) -> AsyncGenerator[tuple[Running, RawC
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    async def look() -> bool:
+    async def probe() -> bool:
         return holds()
 
-    await wait_until(look)
+    await wait_until(probe)
 
 
 async def test_whole_requests_are_taken_whatever_their_length(app: Taking) -> None:

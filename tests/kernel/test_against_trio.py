@@ -27,18 +27,18 @@ def test_messages_come_to_branches_that_may_lose() -> None:
     """At least 30 % of receives stand in `first`, `each`, a nursery or a scope; several names, early and late."""
     counts, names, moments = {True: 0, False: 0}, set[str](), list[float]()
 
-    def look(value: object, inside: bool) -> None:
+    def probe(value: object, inside: bool) -> None:
         if isinstance(value, tuple) and value and value[0] == "message":
             counts[inside] += 1
             names.add(value[2])
         elif isinstance(value, tuple | list):
             inner = isinstance(value, tuple) and value and value[0] in ("first", "each", "nursery", "timeout", "scope")
             for each in value:
-                look(each, inside or bool(inner))
+                probe(each, inside or bool(inner))
 
     for seed in range(PROGRAMS):
         program = Programs(seed, ties=True).program()
-        look(program.body, False)
+        probe(program.body, False)
         moments += [at for at, _, _ in program.messages]
     assert counts[True] > 0.3 * sum(counts.values())
     assert len(names) > 2

@@ -400,7 +400,7 @@ class FlowGame:
         schedule = self.model.schedule
         assert schedule is not None
         asked_for = schedule.free_time(self.model.now)
-        starts = schedule.look(self.model.now, asked_for)
+        starts = schedule.scan(self.model.now, asked_for)
         found = await self.hands.trigger(self.schedule)
         assert found == (self.time(asked_for), schedule.runs[asked_for])
         await self.follow_schedule(schedule, starts)
@@ -445,7 +445,7 @@ class FlowGame:
         if schedule is not None:
             while await self.hands.one.engine.schedules.fire_once() or await self.fire_timers():
                 pass
-            while starts := schedule.look(self.model.now):
+            while starts := schedule.scan(self.model.now):
                 await self.follow_schedule(schedule, starts)
             await self.settle_batches()  # a run of the schedule that was cancelled may be the last of one
 

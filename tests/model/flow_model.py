@@ -385,7 +385,7 @@ class ModelSchedule:
             now += 1
         return now
 
-    def look(self, now: int, *asked_for: int) -> list[int]:
+    def scan(self, now: int, *asked_for: int) -> list[int]:
         """The times that are started now."""
         starts: list[int] = []
         self.cancels = False

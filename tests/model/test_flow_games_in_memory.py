@@ -11,7 +11,7 @@ from penstock.core.time.schedule_times import read_times
 from tests.model.flow_model import SECOND, ModelInstance, ModelSchedule
 
 BEGIN = datetime(2026, 5, 4, tzinfo=UTC)
-GAMES, LOOKS = 200, 25
+GAMES, SCANS = 200, 25
 EVERY_S = 60
 
 
@@ -41,7 +41,7 @@ class ScheduleGame:
         self.outcomes: dict[datetime, str] = {}
 
     def play(self) -> None:
-        for _ in range(LOOKS):
+        for _ in range(SCANS):
             self.now += round(self.source.choice((0, 0.5, 3, 61, 200, 1_000)) * SECOND)
             match self.source.randrange(4):
                 case 0 if self.model.last is not None:
@@ -50,7 +50,7 @@ class ScheduleGame:
                     self.hold()
                 case _:
                     pass
-            self.look(trigger=self.source.random() < 0.2)
+            self.scan(trigger=self.source.random() < 0.2)
 
     def hold(self) -> None:
         """Pause it, or let it go on: what passed meanwhile is not caught up."""
@@ -60,7 +60,7 @@ class ScheduleGame:
         else:
             self.model.paused = True
 
-    def look(self, *, trigger: bool) -> None:
+    def scan(self, *, trigger: bool) -> None:
         """Until nothing more is started; a trigger is of the first look."""
         asked_for = [self.model.free_time(self.now)] if trigger else []
         while True:
@@ -70,7 +70,7 @@ class ScheduleGame:
                 self.done, self.buffered, was_open, None, wanted[0] if wanted else None, self.model.paused
             )
             found = decide(self.rules, schedule_state, time(self.now), 1_000)
-            starts = self.model.look(self.now, *asked_for)
+            starts = self.model.scan(self.now, *asked_for)
             assert found.starts == [time(at) for at in starts]
             assert (found.cancels and was_open) == (self.model.cancels and was_open)
             assert found.buffered == [time(at) for at in self.model.waits]

@@ -235,7 +235,7 @@ def test_advance_plays_by_the_rules_in_many_games(share: int) -> None:
         seen.update({move.what for move in moves})
         seen["a broken join refused"] += game.refused
         seen[f"ended {game.status}"] += 1
-        seen.update({what for what, there in look(machine, game) if there})
+        seen.update({what for what, there in probe(machine, game) if there})
     assert share > 1 or {what for what, times in seen.items() if times >= GAMES / 200} >= WANTED, seen
 
 
@@ -356,7 +356,7 @@ WANTED = {
 }  # fmt: skip
 
 
-def look(machine: Machine, game: ReferenceModel) -> list[tuple[str, bool]]:
+def probe(machine: Machine, game: ReferenceModel) -> list[tuple[str, bool]]:
     types = {step.id: step.type for step in machine.definition.steps}
     joined = [name for name, how in machine.path if types[name] is StepType.JOIN_GATEWAY and how == "COMPLETED"]
     return [

@@ -107,21 +107,21 @@ async def test_what_the_old_run_has_called_is_cancelled_at_once(driver: Driver, 
 
 async def test_a_look_waits_for_who_holds_the_old_run(driver: Driver, nursery: trio.Nursery) -> None:
     old = await scheduled(driver, SHAPES["a job"])
-    looked: list[str] = []
+    probed: list[str] = []
 
-    async def look() -> None:
-        looked.append(await next_run(driver))
+    async def probe() -> None:
+        probed.append(await next_run(driver))
 
     with psycopg.connect(driver.dsn) as holder:
         holder.execute("SELECT FROM token FOR UPDATE")
-        nursery.start_soon(look)
+        nursery.start_soon(probe)
         with trio.fail_after(60):
             while not driver.engine.schedules._firings.statistics().lock_waiting:
                 await trio.sleep(0.01)
         assert driver.rows(OPEN) == [(1,)]
         assert await driver.status(old) == "ACTIVE"
     with trio.fail_after(60):
-        while not looked:
+        while not probed:
             await trio.sleep(0.01)
     assert driver.rows(OPEN) == [(1,)]
     assert await driver.status(old) == "CANCELLED"

@@ -16,14 +16,14 @@ BOUND_S = 60.0
 
 
 @step
-async def looks_and_sets(value: str) -> str:
+async def reads_and_sets(value: str) -> str:
     before = tenant.get()
     tenant.set(value)
     return before
 
 
 @step
-def plain_looks_and_sets(value: str) -> str:
+def plain_reads_and_sets(value: str) -> str:
     before = tenant.get()
     tenant.set(value)
     return before
@@ -33,9 +33,9 @@ def plain_looks_and_sets(value: str) -> str:
 async def variables() -> list[str]:
     seen = [tenant.get()]
     token = tenant.set("body")
-    seen.append(await looks_and_sets("step"))
+    seen.append(await reads_and_sets("step"))
     seen.append(tenant.get())
-    seen.append(await plain_looks_and_sets("step"))
+    seen.append(await plain_reads_and_sets("step"))
     seen.append(tenant.get())
 
     async def branch(name: str) -> None:
@@ -55,7 +55,7 @@ async def variables() -> list[str]:
     tenant.reset(token)
     await sleep("10 ms")
     seen.append(tenant.get())
-    seen.append(await looks_and_sets("again"))
+    seen.append(await reads_and_sets("again"))
     return seen
 
 
@@ -80,7 +80,7 @@ async def precise() -> list[str]:
         seen.append(str(Decimal(1) / Decimal(3)))
         await sleep("10 ms")
         seen.append(str(Decimal(1) / Decimal(3)))
-        seen.append(await looks_and_sets("x"))
+        seen.append(await reads_and_sets("x"))
         await receive("go", int)
         seen.append(str(Decimal(1) / Decimal(3)))
     seen.append(str(Decimal(1) / Decimal(7))[:8])

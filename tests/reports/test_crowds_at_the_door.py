@@ -17,7 +17,7 @@ from penstock.http import HttpLimits, HttpServer
 from penstock.http.asgi import ON_PROVED, Receive, Scope, Send
 from penstock.http.hypercorn_seam import HypercornServer
 from penstock.http.listen import listen
-from penstock.net.accept import BEGUN_PER_TURN, CROWD_CONNECTIONS, LOOKED_AT_PER_TURN, Door, Guest
+from penstock.net.accept import BEGUN_PER_TURN, CHECKED_PER_ITERATION, CROWD_CONNECTIONS, Door, Guest
 from penstock.rpc.health import Health
 from penstock.rpc.limits import RpcLimits
 from penstock.rpc.server import GrpcServer
@@ -344,7 +344,7 @@ async def test_who_has_left_the_door_is_not_served() -> None:
 async def test_who_leaves_while_the_door_is_looked_after_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async with crowded() as lobby:
         door, before = lobby.door, lobby.door.open
-        late = [lobby.come("late", "10.0.0.2", b"") for _ in range(LOOKED_AT_PER_TURN + 10)]
+        late = [lobby.come("late", "10.0.0.2", b"") for _ in range(CHECKED_PER_ITERATION + 10)]
         monkeypatch.setattr(door, "_first_request_s", 0.0)  # their time is over
 
         async def leave() -> None:
@@ -352,7 +352,7 @@ async def test_who_leaves_while_the_door_is_looked_after_is_counted_once(monkeyp
                 door._on_gone(guest)
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(door._look_after_held)
+            nursery.start_soon(door._watch_held)
             nursery.start_soon(leave)
         await trio.testing.wait_all_tasks_blocked()
         assert (door.held, door.open) == (0, before)

@@ -212,7 +212,7 @@ def test_serializers_and_validators_that_fail_refuse_the_value():
 
         @pydantic.field_validator("number")
         @classmethod
-        def looks(cls, number: int) -> int:
+        def probes(cls, number: int) -> int:
             if number < 0:
                 raise error_class("why")
             return number

@@ -422,12 +422,12 @@ async def shown(run: Run[Any], is_there: Callable[[dict[str, Any]], object]) -> 
     """The run's tree, as soon as that is there."""
     found: dict[str, Any] = {}
 
-    async def look() -> bool:
+    async def probe() -> bool:
         found.clear()
         found.update(await run.tree())
         return bool(is_there(found))
 
-    await wait_until(look, lambda: str(found))
+    await wait_until(probe, lambda: str(found))
     return found
 
 

@@ -96,9 +96,9 @@ SOME_COMMITTED = mostly_slow(CASES, quick=[*CASES][1::3], reason="an outage for 
 
 @pytest.mark.parametrize("name", SOME_LOST)
 async def test_what_was_lost_in_a_crash_is_done_again(cut_driver: Driver, proxy: Proxy, name: str) -> None:
-    operation, look, expected = await CASES[name](cut_driver)
+    operation, probe, expected = await CASES[name](cut_driver)
     await losing(proxy, False, operation)
-    assert await look() == expected
+    assert await probe() == expected
 
 
 @pytest.mark.parametrize("name", SOME_COMMITTED)
@@ -106,6 +106,6 @@ async def test_what_was_committed_is_not_done_again(
     cut_driver: Driver, proxy: Proxy, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.undo()
-    operation, look, expected = await CASES[name](cut_driver)
+    operation, probe, expected = await CASES[name](cut_driver)
     await losing(proxy, True, operation)
-    assert await look() == expected
+    assert await probe() == expected

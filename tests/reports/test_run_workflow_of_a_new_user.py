@@ -29,19 +29,19 @@ from penstock.testing.durable import LIMITS, MAX_RECORDS
 
 
 @step
-async def look() -> dict[str, list[int]]:
+async def read() -> dict[str, list[int]]:
     return {"found": [1, 2, 3]}
 
 
 @workflow
 async def asserts() -> None:
-    found = await look()
+    found = await read()
     assert found == {"found": [1, 2, 4]}
 
 
 @workflow
 async def asserts_nothing_wrong() -> int:
-    found = await look()
+    found = await read()
     assert found == {"found": [1, 2, 3]}, "as it was"
     return len(found)
 
@@ -49,7 +49,7 @@ async def asserts_nothing_wrong() -> int:
 @workflow
 async def logs() -> None:
     logging.getLogger("shop").warning("before")
-    await look()
+    await read()
     logging.getLogger("shop").warning("after")
 
 
@@ -63,7 +63,7 @@ async def every_day() -> None:
 async def every_decades() -> None:
     while True:
         await sleep("10000 days")
-        await look()
+        await read()
 
 
 @workflow
@@ -88,9 +88,9 @@ async def tries_for_ever() -> None:
 
 
 @workflow
-async def looks_for_ever() -> None:
+async def reads_for_ever() -> None:
     while True:
-        await look()
+        await read()
 
 
 @workflow
@@ -112,21 +112,21 @@ async def has_children_for_ever() -> None:
 
 
 @workflow
-async def looks_or_waits_for_ever() -> None:
+async def reads_or_waits_for_ever() -> None:
     while True:
-        await first(look=look(), never=receive("never", int))
+        await first(read=read(), never=receive("never", int))
 
 
 @workflow
 async def spawns_for_ever() -> None:
     async with open_nursery() as nursery:
 
-        async def look_and_spawn() -> None:
-            await look()
-            nursery.start_soon(look_and_spawn)
-            nursery.start_soon(look_and_spawn)
+        async def read_and_spawn() -> None:
+            await read()
+            nursery.start_soon(read_and_spawn)
+            nursery.start_soon(read_and_spawn)
 
-        nursery.start_soon(look_and_spawn)
+        nursery.start_soon(read_and_spawn)
 
 
 @workflow
@@ -152,8 +152,8 @@ def test_a_function_without_end_is_stopped_with_a_hint(endless: object) -> None:
         run_workflow(endless)  # type: ignore[arg-type]  # one of three with other parameters  # pyright: ignore[reportCallIssue, reportArgumentType] - one of several workflows
 
 
-OF_RECORDS = [goes_on_at_once, looks_for_ever, sends_for_ever, starts_for_ever, has_children_for_ever,
-    looks_or_waits_for_ever, spawns_for_ever]  # fmt: skip
+OF_RECORDS = [goes_on_at_once, reads_for_ever, sends_for_ever, starts_for_ever, has_children_for_ever,
+    reads_or_waits_for_ever, spawns_for_ever]  # fmt: skip
 
 
 @pytest.mark.parametrize("endless", OF_RECORDS, ids=lambda each: each.name)
@@ -169,7 +169,7 @@ def test_what_does_the_same_again_and_again_is_stopped_after_so_many_records(end
 def test_records_that_are_taken_for_no_end_are_seconds_of_work() -> None:
     assert MAX_RECORDS == 20_000
     with pytest.raises(ValueError, match="max_records is 0: give an integer of 1 or more"):
-        run_workflow(looks_for_ever, max_records=0)
+        run_workflow(reads_for_ever, max_records=0)
 
 
 def test_an_error_names_some_of_the_branches_that_wait() -> None:
@@ -203,7 +203,7 @@ def test_a_loop_without_an_await_is_stopped_with_a_hint(monkeypatch: pytest.Monk
 def test_a_branch_whose_start_fills_the_stack_is_told_of_nothing_else(recwarn: pytest.WarningsRecorder) -> None:
     @workflow
     async def deeper() -> None:
-        await look()
+        await read()
         await deeper()
 
     with pytest.raises(RecursionError):
@@ -217,7 +217,7 @@ def test_thousands_that_are_cancelled_before_they_began_are_withdrawn_at_once() 
     async def spawns() -> None:
         async with open_nursery() as nursery:
             for _ in range(3_000):
-                nursery.start_soon(look)
+                nursery.start_soon(read)
             await sleep(0)
             nursery.cancel_scope.cancel()
 

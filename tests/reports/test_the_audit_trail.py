@@ -73,7 +73,7 @@ async def test_pages_meet_every_record_once_also_where_few_match(
         await driver.engine.queues.put(
             "a" if number == 6 else "b", QueuePolicy([f"t-{number}"], concurrency=number + 1)
         )
-    monkeypatch.setattr(audit, "LOOKED_MAX", 3)
+    monkeypatch.setattr(audit, "SCANNED_MAX", 3)
     cases: tuple[tuple[dict[str, Any], int], ...] = (({}, 7), ({"contains": "a:"}, 1), ({"contains": "nobody"}, 0))
     for wanted, count in cases:
         seen: list[AuditTrailRecord] = []

@@ -326,25 +326,25 @@ async def test_due_times_of_an_engine_that_died_are_looked_for(
     """It may have written one and have died before it told: that was found by the next look, up to 5 s later."""
     for module in ("advance.timers", "schedules.schedules"):
         monkeypatch.setattr(f"penstock.engine.{module}.SCAN_INTERVAL_MAX_S", AN_HOUR_S)
-    looked: set[str] = set()
+    probed: set[str] = set()
 
     def observe(kind: type[Timers | Schedules]) -> None:
         fire_once = kind.fire_once
 
-        async def look(self: Any) -> int:
+        async def probe(self: Any) -> int:
             fired = await fire_once(self)
-            looked.add(kind.__name__)
+            probed.add(kind.__name__)
             return fired
 
-        monkeypatch.setattr(kind, "fire_once", look)
+        monkeypatch.setattr(kind, "fire_once", probe)
 
     async def both() -> bool:
-        return looked == {"Timers", "Schedules"}
+        return probed == {"Timers", "Schedules"}
 
     observe(Timers)
     observe(Schedules)
     async with serving(database_dsn) as served:
         await wait_until(both)
-        looked.clear()
+        probed.clear()
         served.engine.events.engine_lost()
-        await wait_until(both, lambda: f"only {looked} looked again")
+        await wait_until(both, lambda: f"only {probed} looked again")

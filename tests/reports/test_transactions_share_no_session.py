@@ -20,7 +20,7 @@ __all__ = ["place"]
 
 BOUND_S = 60.0
 TRIES = 50
-LOOK = """SELECT pg_backend_pid(), current_setting('timezone'), current_setting('statement_timeout'), current_user,
+SETTINGS = """SELECT pg_backend_pid(), current_setting('timezone'), current_setting('statement_timeout'), current_user,
   current_setting('search_path'),
   (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()),
   (SELECT count(*) FROM pg_listening_channels()), to_regclass('pg_temp.kept') IS NULL,
@@ -51,8 +51,8 @@ LEAVES: dict[str, Callable[[psycopg.Connection[Any]], object]] = {
 @pytest.mark.parametrize("what", LEAVES)
 async def test_what_a_step_leaves_in_its_session_is_gone(place: tuple[str, str | None], what: str):
     @step.transaction(at=place[1])
-    def look(tx: psycopg.Connection[Any]) -> list[Any]:
-        cursor = tx.execute(LOOK)
+    def read_settings(tx: psycopg.Connection[Any]) -> list[Any]:
+        cursor = tx.execute(SETTINGS)
         row = cursor.fetchone()
         return [type(row).__name__, type(cursor).__name__, *row] if isinstance(row, tuple) else [type(row).__name__]
 
@@ -63,11 +63,11 @@ async def test_what_a_step_leaves_in_its_session_is_gone(place: tuple[str, str |
 
     @workflow
     async def body() -> list[list[Any]]:
-        before = await look()
+        before = await read_settings()
         for _ in range(TRIES):  # a step that has ended gives its connection back a moment later
             session = await leave()
             await sleep("50 ms")
-            after = await look()
+            after = await read_settings()
             if session in after:
                 return [before, after]
         raise AssertionError("another session each time")

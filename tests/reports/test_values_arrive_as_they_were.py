@@ -41,13 +41,13 @@ def test_an_error_with_a_constructor_arrives_as_itself():
         raise HttpError(status_code=500, detail="down")
 
     @step(raises=[KeyError])
-    async def looks() -> None:
+    async def probes() -> None:
         raise KeyError("x")
 
     @workflow
     async def flow() -> list[Any]:
         found: list[Any] = []
-        for call in (asks, looks):
+        for call in (asks, probes):
             try:
                 await call()
             except HttpError as error:

@@ -47,7 +47,7 @@ async def start_local(
 ) -> AsyncGenerator[StartLocal]:
     """Starts engines in this process, on one database; without their loops if ``services`` is False. They look for each
     other ten times a second: tests of several would wait a second each."""
-    monkeypatch.setattr(membership, "LOOK_INTERVAL_S", 0.1)
+    monkeypatch.setattr(membership, "POLL_INTERVAL_S", 0.1)
     running: list[LocalEngine] = []
 
     async def start(*, services: bool = True, dsn: str = database_dsn, **settings: object) -> LocalEngine:

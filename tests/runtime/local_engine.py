@@ -46,7 +46,7 @@ class LocalEngine(Driver):
                 await engine.timers.wait_due()
                 await engine.timers.fire_once()
 
-            steps = {"listener": self.membership.listen, "membership": self.membership.look}
+            steps = {"listener": self.membership.listen, "membership": self.membership.refresh}
             steps |= {"notifier": self.membership.send, "probe": probe, "timers": fire, "leases": self.sweeper.step}
             async with trio.open_nursery() as nursery:
                 for batcher in engine.batchers():

@@ -215,14 +215,14 @@ def housekeeping(engine: LocalEngine) -> Case:
     return Case(prepare, after)
 
 
-def look(engine: LocalEngine) -> Case:
+def refresh(engine: LocalEngine) -> Case:
     async def prepare() -> Operation[None]:
-        return engine.membership.look
+        return engine.membership.refresh
 
     async def after(attempt: CancelledAttempt[None]) -> None:
         await quiet(engine)
         with trio.move_on_after(0.1):
-            await engine.membership.look()
+            await engine.membership.refresh()
         assert engine.rows("SELECT number FROM engine") == [(engine.membership.number,)]
 
     return Case(prepare, after)
@@ -308,7 +308,7 @@ CASES: dict[str, Callable[[LocalEngine], Case]] = {
     "lease sweeper that dead-letters": dead_letter,
     "lease scan": scan,
     "housekeeping": housekeeping,
-    "membership": look,
+    "membership": refresh,
     "joining": join,
     "listener": listen,
     "notifier": send,
@@ -341,7 +341,7 @@ async def test_a_service_cancelled_at_every_point(start_local: StartLocal, name:
 
 
 @asynccontextmanager
-async def looking(dsn: str) -> AsyncGenerator[TrioConnection]:
+async def polling(dsn: str) -> AsyncGenerator[TrioConnection]:
     async with await TrioConnection.connect(dsn) as connection:
         yield connection
 
@@ -352,7 +352,7 @@ async def test_the_schema_applied_and_cancelled_at_every_point(postgres_server: 
     with postgres_server.database() as dsn:
 
         async def prepare() -> Operation[None]:
-            async with looking(dsn) as connection:
+            async with polling(dsn) as connection:
                 await connection.fetch("DROP SCHEMA public CASCADE")
                 await connection.fetch("CREATE SCHEMA public")
             return apply
@@ -362,7 +362,7 @@ async def test_the_schema_applied_and_cancelled_at_every_point(postgres_server: 
                 await ensure_schema(connection)
 
         async def after(attempt: CancelledAttempt[None]) -> None:
-            async with looking(dsn) as connection:
+            async with polling(dsn) as connection:
                 tables = "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'"
                 ((count,),) = await connection.fetch(tables)
                 with trio.fail_after(60):
@@ -386,7 +386,7 @@ async def test_a_pool_opened_used_and_closed_cancelled_at_every_point(database_d
                 nursery.start_soon(database.fetch, "now")
 
     async def after(attempt: CancelledAttempt[None]) -> None:
-        async with looking(database_dsn) as connection:
+        async with polling(database_dsn) as connection:
 
             async def alone() -> bool:
                 return not await connection.fetch(

@@ -60,7 +60,7 @@ async def test_each_engine_tells_of_itself_when_it_renews(start_local: StartLoca
     one, other = await start_local(services=False), await start_local(services=False)
     assert [engine.report for engine in (await one.engine.overview.engines()).items] == [None, None]
     other.membership._renew_at = 0.0
-    await other.membership.look()
+    await other.membership.refresh()
     reports = {engine.number: engine.report for engine in (await one.engine.overview.engines()).items}
     assert reports[one.membership.number] is None
     told = reports[other.membership.number]
@@ -141,10 +141,10 @@ async def test_a_timer_armed_here_is_fired_elsewhere_in_time(
     a.engine.timers.fire_once = trio.sleep_forever  # type: ignore[method-assign]  # a never looks again
     a.engine.timers._next_at = trio.current_time() + 3600
 
-    async def b_has_looked() -> bool:
+    async def b_has_polled() -> bool:
         return b.engine.timers._next_at > trio.current_time() + 2  # nothing is due for long
 
-    await wait_until(b_has_looked)
+    await wait_until(b_has_polled)
     b.engine.timers._next_at = trio.current_time() + 3600  # but for what it is told
     told_s: list[float] = []
     hint = b.engine.timers.hint
@@ -173,10 +173,10 @@ async def test_a_program_that_only_asks_tells_others_what_it_has_done_before_it_
     b = await start_local(ready_probe_interval_seconds=60)
     await b.upload(linear(1))
 
-    async def b_has_looked() -> bool:
+    async def b_has_polled() -> bool:
         return b.engine.timers._next_at > trio.current_time() + 2
 
-    await wait_until(b_has_looked)
+    await wait_until(b_has_polled)
     b.engine.timers._next_at = trio.current_time() + 3_600  # but for what it is told
     async with trio.open_nursery() as nursery:
         nursery.start_soon(partial(b.one, "work", wait=60))
@@ -283,7 +283,7 @@ async def test_a_number_that_was_given_away_is_replaced(
     a = await start_local(services=False)
     old = a.membership.number
     a.rows("UPDATE engine SET holder = gen_random_uuid() RETURNING 1")
-    await a.membership.look()
+    await a.membership.refresh()
     assert a.membership.number != old
     assert a.engine.ids.number == a.membership.number
     assert a.rows("SELECT count(*) FROM engine") == [(2,)]

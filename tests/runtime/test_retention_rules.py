@@ -188,18 +188,18 @@ async def test_those_who_are_kept_are_not_walked_over_every_minute(
     held = engine.engine.polls.activity.overdue
     assert held is not None
     assert (held.instances, held.oldest) == (1, int(stays, 16))
-    looks: list[str] = []
+    probes: list[str] = []
 
-    async def look(_: object, partition: store.Partition, *_rest: object) -> list[int]:
-        looks.append(partition.name)
+    async def probe(_: object, partition: store.Partition, *_rest: object) -> list[int]:
+        probes.append(partition.name)
         return []
 
-    monkeypatch.setattr(store, "retired", look)
+    monkeypatch.setattr(store, "retired", probe)
     await retention.run_once()
-    assert looks == []
+    assert probes == []
     assert engine.engine.polls.activity.overdue == held, "it is told all the same"
     await Retention(engine.engine).run_once()
-    assert len(looks) == 1
+    assert len(probes) == 1
 
 
 async def test_what_takes_too_long_to_remove_goes_in_halves(

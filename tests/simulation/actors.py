@@ -80,7 +80,7 @@ class Engine:
             self._seen["ended inside the COMMIT, in doubt"] += 1
             if self._world.one_in(2):
                 self._commit(batch)
-            self._world.after(self._world.between(0.01, 1), lambda: self._look_up(batch))
+            self._world.after(self._world.between(0.01, 1), lambda: self._find(batch))
             return
         if luck < 0.1:  # with all that waited here; half of the batches were committed
             self._seen["engines killed"] += 1
@@ -104,7 +104,7 @@ class Engine:
             item.history.at(self._world.now)
             item.result, item.committed = item.do(), True
 
-    def _look_up(self, batch: list[Item]) -> None:
+    def _find(self, batch: list[Item]) -> None:
         """What became of a transaction that is in doubt; it is repeated only if it was not committed."""
         if batch[0].committed:
             self._answer(batch)
@@ -130,7 +130,7 @@ class Crowd:
         self._watched: set[tuple[int, ...]] = set()
 
     def begin(self) -> None:
-        self._look()
+        self._scan()
         if self._world.one_in(12):
             self._world.after(self._world.between(0, 90_000), lambda: self._ask("cancel", self._history.cancel))
         waits = [step.id for step in self._history.machine.definition.steps if step.type is StepType.WAIT]
@@ -150,7 +150,7 @@ class Crowd:
         def answered(result: Any) -> None:
             answers.append(result)
             self._seen[f"{what}: {_word(result)}"] += 1
-            self._look()
+            self._scan()
 
         self._world.chance.choice(self._engines).submit(Item(self._history, do, answered))
 
@@ -159,13 +159,13 @@ class Crowd:
                 self._seen["asked again"] += 1
                 self._ask(what, do, tries - 1)
             elif not answers:
-                self._look()
+                self._scan()
 
         self._world.after(5, again)
 
     # -- noticing what there is to do; whoever notices may be late, or the second
 
-    def _look(self) -> None:
+    def _scan(self) -> None:
         history, world = self._history, self._world
         if history.status is InstanceStatus.FAILED and history.retries < RETRIES_MAX:
             if self._once(history.retries, -9) and not world.one_in(3):
@@ -255,7 +255,7 @@ class Crowd:
         token = history.token(job)
         if token is not None and token.state is TokenState.LOCKED and token.attempt == attempt:
             self._world.after(self._world.between(0.2, 3), lambda: self._sweep(job, attempt))
-        self._look()
+        self._scan()
 
     def _work(self, worker: str, job: Job, attempt: int) -> None:
         world = self._world

@@ -13,7 +13,7 @@ from penstock.store.rows.flow import COUNTED_BY_KEY, COUNTED_WHOLE
 from tests.simulation.world import World
 
 QUEUE = 1
-LOOK_S = 10.0
+POLL_INTERVAL_S = 10.0
 """A poll that waits for room looks so often, whatever it hears."""
 
 
@@ -75,9 +75,9 @@ class Queue:
         """Have it look again when there may be room: when one hears of it, and at intervals."""
         self.kept_back += 1
         self._waiting.append(poll)
-        self._world.after(LOOK_S, lambda: self._look(poll))
+        self._world.after(POLL_INTERVAL_S, lambda: self._scan(poll))
 
-    def _look(self, poll: Callable[[], None]) -> None:
+    def _scan(self, poll: Callable[[], None]) -> None:
         if poll in self._waiting:
             self._waiting.remove(poll)
             poll()
@@ -87,4 +87,4 @@ class Queue:
         if self._world.one_in(4):
             return
         for poll in self._waiting[:]:
-            self._world.after(self._world.between(0, 0.5), lambda poll=poll: self._look(poll))
+            self._world.after(self._world.between(0, 0.5), lambda poll=poll: self._scan(poll))

@@ -18,7 +18,7 @@ from tests.simulation.actors import Engine, Item
 from tests.simulation.history import History
 from tests.simulation.world import World
 
-LOOK_S = 5.0
+POLL_INTERVAL_S = 5.0
 """Engines look so often, whatever they hear."""
 LIFE_S = 4_000.0
 STARTS_MAX = 20
@@ -56,7 +56,7 @@ class Schedule:
     def begin(self) -> None:
         """Engines look, at about the same times, and are away now and then."""
         for _ in self._engines:
-            self._world.after(self._world.between(0, LOOK_S), self._look)
+            self._world.after(self._world.between(0, POLL_INTERVAL_S), self._scan)
         for _ in range(3):
             self._world.after(self._world.chance.uniform(0, LIFE_S), self._leave)
         if self._world.one_in(3):
@@ -82,12 +82,12 @@ class Schedule:
         self._away_until = max(self._away_until, self._world.now + self._world.between(1, 1_500))
         self._seen["nobody fires"] += 1
 
-    def _look(self) -> None:
+    def _scan(self) -> None:
         if self._is_over:
             return
         if self._fire_at is not None and self._fire_at <= self._now and self._world.now >= self._away_until:
             self._ask(self._fire)
-        self._world.after(LOOK_S, self._look)
+        self._world.after(POLL_INTERVAL_S, self._scan)
 
     # -- transactions
 
@@ -173,4 +173,4 @@ class Schedule:
             assert max(missed) < max(at for at in all_times if at in told), "the last one was missed"
 
 
-assert ON_TIME_S > LOOK_S
+assert ON_TIME_S > POLL_INTERVAL_S

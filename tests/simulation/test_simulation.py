@@ -101,7 +101,7 @@ def no_scan(patch: pytest.MonkeyPatch) -> None:
 
 def taken_for_rolled_back(patch: pytest.MonkeyPatch) -> None:
     """A COMMIT whose session ended is repeated without a look."""
-    patch.setattr(actors.Engine, "_look_up", lambda self, batch: self._end(batch))
+    patch.setattr(actors.Engine, "_find", lambda self, batch: self._end(batch))
 
 
 def late_places(patch: pytest.MonkeyPatch) -> None:
@@ -116,7 +116,7 @@ def late_places(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Queue, "give_back", twice)
 
 
-def no_second_look(patch: pytest.MonkeyPatch) -> None:
+def no_second_scan(patch: pytest.MonkeyPatch) -> None:
     """A poll that found no room does not come again."""
     patch.setattr(Queue, "wait", lambda queue, poll: None)
 
@@ -127,7 +127,7 @@ BROKEN = {
     "a repeat that is refused": (break_fence(repeats_refused), "answered twice, differently"),
     "timers that are lost by a crash": (fire_and_forget, "a wake-up was lost"),
     "places that are given back late": (late_places, "the counter is not the tokens'|given back twice"),
-    "full queues that are not looked at again": (no_second_look, "a wake-up was lost"),
+    "full queues that are not looked at again": (no_second_scan, "a wake-up was lost"),
     "leases that nobody watches": (no_scan, "a wake-up was lost|no end within"),
 }
 
@@ -167,7 +167,7 @@ def what_waits_is_dropped(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(schedule.Schedule, "_write", forget)
 
 
-def no_look_for_what_waits(patch: pytest.MonkeyPatch) -> None:
+def no_scan_for_what_waits(patch: pytest.MonkeyPatch) -> None:
     """Who waits for the end of a run is told of it by nothing else."""
     patch.setattr(core_schedule, "WAITING_SCAN_S", 1e9)
 
@@ -187,7 +187,7 @@ def pauses_are_caught_up(patch: pytest.MonkeyPatch) -> None:
 BROKEN_SCHEDULES = {
     "a mark that stays behind": (mark_stays, "decided about twice"),
     "times that wait and are dropped": (what_waits_is_dropped, "waited, and was forgotten"),
-    "ends of runs that are not looked for": (no_look_for_what_waits, "what waits was forgotten|no end within"),
+    "ends of runs that are not looked for": (no_scan_for_what_waits, "what waits was forgotten|no end within"),
     "pauses that are caught up": (pauses_are_caught_up, "passed in a pause"),
     "a doubt that is taken for a rollback": (taken_for_rolled_back, "applied twice"),
 }

@@ -73,8 +73,8 @@ async def run_limited_jobs(connection: TrioConnection, first: int, payload: Payl
         starts = [flow.FlowStart(row, None, f"k{n}", waits) for row, n in zip(rows, numbers, strict=True)]
         await flow.start(connection, starts, to_outbox=False)
         slots = [jobs.ClaimSlot(2, n + 1, "worker", 30.0) for n in range(BATCH)]
-        look, claimed = await flow.claim(connection, slots, cursor, 256)
-        cursor = look.cursor or ""
+        scan, claimed = await flow.claim(connection, slots, cursor, 256)
+        cursor = scan.cursor or ""
         items = done(claimed, payload)
         assert len(await flow.complete(connection, items, [flow.WaitsInQueue.KEYED] * BATCH, to_outbox=False)) == BATCH
 

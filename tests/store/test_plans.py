@@ -713,9 +713,9 @@ async def test_only_the_due_ones_of_a_million_timers_fire(big_dsn: str, nursery:
     async with await connect(big_dsn) as connection:
         due = Case(CASES["due_timers"].call, 4, 20)
         await cost(connection, due)
-        looked = await cost(connection, due)
-    assert (looked.rows, looked.scans) == (4, {})  # those that are due and the next one
-    assert looked.blocks <= due.blocks
+        found_due = await cost(connection, due)
+    assert (found_due.rows, found_due.scans) == (4, {})  # those that are due and the next one
+    assert found_due.blocks <= due.blocks
     assert await driver.due() == 3
     assert [await driver.status(id) for id in started] == ["COMPLETED"] * 3
     assert driver.rows("SELECT count(*) FROM timer") == [(MANY,)]

@@ -115,14 +115,14 @@ async def admission_cost(connection: TrioConnection, keys: list[str]) -> Cost:
     """As `cost`, of an admission in Kafka mode."""
     await connection.fetch(SQL["begin"])
     before = await counted(connection)
-    look, found = await flow.admit_hinted(connection, 1, 64, keys, LEASE_S)
+    scan, found = await flow.admit_hinted(connection, 1, 64, keys, LEASE_S)
     after = await counted(connection)
     await connection.fetch(b"ROLLBACK")
     scans = {name: number - before[1][name] for name, number in after[1].items() if number > before[1][name]}
-    return Cost(after[0] - before[0], scans, look.visited, found)
+    return Cost(after[0] - before[0], scans, scan.visited, found)
 
 
-async def look_cost(connection: TrioConnection, name: str, params: tuple[object, ...]) -> Cost:
+async def read_cost(connection: TrioConnection, name: str, params: tuple[object, ...]) -> Cost:
     """Of a look at how the queue stands."""
     before = await counted(connection)
     rows = await connection.fetch(SQL[name], params)
@@ -137,9 +137,9 @@ async def cost(connection: TrioConnection, where: str | list[str]) -> tuple[Cost
     await connection.fetch(SQL["begin"])
     before = await counted(connection)
     if isinstance(where, str):
-        look, claimed = await flow.claim(connection, slots, where, KEYS_PER_CLAIM)
+        scan, claimed = await flow.claim(connection, slots, where, KEYS_PER_CLAIM)
     else:
-        look, claimed = await flow.claim_hinted(connection, slots, where)
+        scan, claimed = await flow.claim_hinted(connection, slots, where)
     between = await counted(connection)
     if claimed:
         await complete(connection, claimed)
@@ -149,7 +149,7 @@ async def cost(connection: TrioConnection, where: str | list[str]) -> tuple[Cost
     def grown(earlier: dict[str, int], later: dict[str, int]) -> dict[str, int]:
         return {name: number - earlier[name] for name, number in later.items() if number > earlier[name]}
 
-    found = look.visited, len(claimed)
+    found = scan.visited, len(claimed)
     claims = Cost(between[0] - before[0], grown(before[1], between[1]), *found)
     return claims, Cost(after[0] - between[0], grown(between[1], after[1]), *found)
 
@@ -178,8 +178,8 @@ def costs(postgres_server: PostgresServer) -> Generator[dict[str, Cost]]:
             hinted, _ = await cost(connection, [f"k{number}" for number in range(7, 287)])
             admitted = await admission_cost(connection, [f"k{number}" for number in range(7, 287)])
             ((queue, _, _, _),) = cast(Any, await connection.fetch(SQL["list_queues"], ("", 1, "q")))
-            state = await look_cost(connection, "queue_state", (queue, "{1}", 1_000))
-            keys = await look_cost(connection, "queue_keys", (queue, "{1}", 20, 1_000))
+            state = await read_cost(connection, "queue_state", (queue, "{1}", 1_000))
+            keys = await read_cost(connection, "queue_keys", (queue, "{1}", 20, 1_000))
             return {
                 "state": state,
                 "keys": keys,

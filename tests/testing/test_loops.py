@@ -119,8 +119,8 @@ def test_what_a_run_shows_may_be_asked_anywhere(penstock_sync: SyncTestEngine) -
     penstock_sync.deploy(linear(1))
     run = penstock_sync.start("linear")
     seen: list[str] = []
-    looks: list[Callable[[], None]] = [lambda: seen.append(run.status)]
-    thread = threading.Thread(target=looks[0])
+    probes: list[Callable[[], None]] = [lambda: seen.append(run.status)]
+    thread = threading.Thread(target=probes[0])
     thread.start()
     thread.join()
     assert seen == ["ACTIVE"]

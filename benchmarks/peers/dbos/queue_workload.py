@@ -23,7 +23,7 @@ from queue_moments import figures  # pyright: ignore[reportMissingImports] - of 
 QUEUE = "bench"
 STARTERS = 16
 WORK_S = 0.01
-LOOK_S = 0.01
+POLL_INTERVAL_S = 0.01
 SETTLE_S = 1.0
 """The last ones are written."""
 began: list[float] = []
@@ -64,7 +64,7 @@ def main() -> None:
     DBOS.launch()
     DBOS.register_queue(QUEUE, polling_interval_sec=polling_s, **policy)
     while len(ended) < runs:
-        time.sleep(LOOK_S)
+        time.sleep(POLL_INTERVAL_S)
     used_s = cpu_s() - used_s
     time.sleep(SETTLE_S)
     print(json.dumps({**figures(began, ended), "cpu_s": used_s}), flush=True)

@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.peers.dbos import side_by_side
 from benchmarks.peers.dbos.side_by_side import HERE, VERSION, calibrated, new_database, python_with_dbos, url_of
 
-LOOKS_S = (1.0, 0.01)
+POLL_INTERVALS_S = (1.0, 0.01)
 DATABASES = "penstock_bench", "dbos_bench"
 
 
@@ -46,9 +46,9 @@ def ours(dsn: str, policy: dict[str, Any], runs: int) -> dict[str, float]:
     )
 
 
-def theirs(python: str, dsn: str, policy: dict[str, Any], runs: int, look_s: float) -> dict[str, float]:
+def theirs(python: str, dsn: str, policy: dict[str, Any], runs: int, poll_interval_s: float) -> dict[str, float]:
     url = url_of(new_database(dsn, DATABASES[1]))
-    return measured([python, str(HERE / "queue_workload.py"), url, json.dumps(policy), str(runs), str(look_s)])
+    return measured([python, str(HERE / "queue_workload.py"), url, json.dumps(policy), str(runs), str(poll_interval_s)])
 
 
 def compare(dsn: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -71,9 +71,9 @@ def compare(dsn: str, options: argparse.Namespace) -> dict[str, Any]:
         for _ in range(options.rounds):
             found = {"Penstock": ours(dsn, our_policy, runs)}
             _print_figures(name, "Penstock", found["Penstock"])
-            for look_s in LOOKS_S:
-                kind = f"DBOS, a look every {look_s:g} s"
-                found[kind] = theirs(python, dsn, their_policy, runs, look_s)
+            for poll_interval_s in POLL_INTERVALS_S:
+                kind = f"DBOS, a look every {poll_interval_s:g} s"
+                found[kind] = theirs(python, dsn, their_policy, runs, poll_interval_s)
                 _print_figures(name, kind, found[kind])
             best = max(figures["per_s"] for kind, figures in found.items() if kind != "Penstock")
             ratio = found["Penstock"]["per_s"] / best

@@ -25,7 +25,7 @@ from penstock.access.tokens import PREFIX, TOKEN_MAX_BYTES, KnownToken, TokenBoo
 from penstock.errors import BadRequest, Unauthenticated
 from penstock.settings import Settings
 
-LOOK_INTERVAL_S: Final = 1.0
+POLL_INTERVAL_S: Final = 1.0
 
 
 class AccessEnd(Enum):
@@ -131,7 +131,7 @@ class Gate:
 
     async def watch_step(self) -> None:
         """One round of the service loop that ends calls whose proof has expired."""
-        await trio.sleep(LOOK_INTERVAL_S)
+        await trio.sleep(POLL_INTERVAL_S)
         self.end_over()
 
     def replace_tokens(self, tokens: Iterable[KnownToken]) -> None:

@@ -41,8 +41,8 @@ class Issuer:
         self._issuer = settings.oidc_issuer
         self._source = settings.oidc_jwks
         self._refresh_s = settings.oidc_refresh_seconds
-        self._looked_at = -POLL_INTERVAL_S
-        self._looking = trio.Lock()
+        self._polled_at = -POLL_INTERVAL_S
+        self._polling = trio.Lock()
 
     async def verify(self, token: bytes) -> Identity:
         """Whose token this is. Raises Unauthenticated, and Unavailable before any keys were read. A checkpoint only
@@ -50,7 +50,7 @@ class Issuer:
         try:
             return self.verifier.verify(token)
         except KeyUnknown:
-            await self._look_again()
+            await self._poll_if_due()
             if not len(self.keys):
                 raise Unavailable("the issuer's keys could not be read yet") from None
         return self.verifier.verify(token)
@@ -60,7 +60,7 @@ class Issuer:
         try:
             return verifier.verify_sign_in(token, nonce)
         except KeyUnknown:
-            await self._look_again()
+            await self._poll_if_due()
         return verifier.verify_sign_in(token, nonce)
 
     async def discover(self) -> Mapping[str, Any]:
@@ -82,18 +82,18 @@ class Issuer:
 
     async def refresh_step(self) -> None:
         """One round of the service loop."""
-        async with self._looking:
-            await self._look()
+        async with self._polling:
+            await self._poll()
         await trio.sleep(self._refresh_s)
 
-    async def _look_again(self) -> None:
+    async def _poll_if_due(self) -> None:
         await need_task()
-        async with self._looking:  # one for all who wait
-            if trio.current_time() - self._looked_at >= POLL_INTERVAL_S:
-                await self._look()
+        async with self._polling:  # one for all who wait
+            if trio.current_time() - self._polled_at >= POLL_INTERVAL_S:
+                await self._poll()
 
-    async def _look(self) -> None:
-        self._looked_at = trio.current_time()
+    async def _poll(self) -> None:
+        self._polled_at = trio.current_time()
         try:
             self.keys.replace(await self._read())
         except (PenstockError, OSError, ValueError, RecursionError) as error:

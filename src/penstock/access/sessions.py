@@ -31,7 +31,7 @@ SESSIONS_MAX_COUNT_OF_ONE: Final = 20
 UNKNOWN_MAX_PER_S: Final = 200.0
 UNKNOWN_MAX_PER_HOST_PER_S: Final = 40.0
 """Looks into the database for cookies that are not known here: anybody can make them up. 0.3 ms each."""
-_LOOKS_MAX: Final = 3
+_LOOKUPS_MAX: Final = 3
 _PREFIX: Final = "pss_"
 _COOKIE: Final = re.compile(rb"pss_[0-9A-Za-z_-]{43}")
 _SECRET_BYTES: Final = 32
@@ -63,7 +63,7 @@ class Sessions:
         self._connection: Connections | None = None
         self._known: dict[bytes, Identity] = {}
         self._version: store.SessionsVersion | None = None
-        self._looks = SharedRate(UNKNOWN_MAX_PER_S, UNKNOWN_MAX_PER_HOST_PER_S)
+        self._lookups = SharedRate(UNKNOWN_MAX_PER_S, UNKNOWN_MAX_PER_HOST_PER_S)
 
     def attach(self, connection: Connections) -> None:
         """The database is there from now on."""
@@ -129,10 +129,10 @@ class Sessions:
 
     async def _look_up(self, digest: bytes, address: str | None) -> Identity:
         await need_task()
-        if not self._looks.take(address):
+        if not self._lookups.take(address):
             raise TooManyRequests("too many requests with unknown sessions: try again")
         async with self._connected() as connection:
-            for _ in range(_LOOKS_MAX):
+            for _ in range(_LOOKUPS_MAX):
                 version = await store.version(connection)
                 row = await store.find(connection, digest)
                 if row is None:

@@ -26,7 +26,7 @@ IdArgument = Annotated[str, typer.Argument(help="The job's id, which is that of 
 SHOWN_MAX_CHARS = 60
 WAITING = "WAITING"
 PAGE_MAX = 200
-LOOKED_AT_MAX = 10_000
+SCANNED_MAX = 10_000
 """Jobs that are looked at for those that fit the options."""
 _AGE = re.compile(r"(\d{1,9}(?:\.\d{1,3})?) ?([smhd])", re.ASCII)
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
@@ -190,12 +190,12 @@ def list_jobs(
 def _find_jobs(
     client: SyncClient, status: str, job_type: str | None, fits: Callable[[OpenJobView], bool], limit: int
 ) -> Page[OpenJobView]:
-    """Return those that fit, of the first `LOOKED_AT_MAX`."""
+    """Return those that fit, of the first `SCANNED_MAX`."""
     from penstock.wire.page import Page
 
     found: list[OpenJobView] = []
     cursor: str | None = None
-    for _ in range(LOOKED_AT_MAX // PAGE_MAX):
+    for _ in range(SCANNED_MAX // PAGE_MAX):
         page = client.list_open_jobs(status, job_type=job_type, cursor=cursor, limit=PAGE_MAX)
         found += filter(fits, page.items)
         cursor = page.next

@@ -139,7 +139,7 @@ def show(id: IdArgument, at: AtOption = None, token_file: TokenFileOption = None
 
     async def told(runs: AnyRuns) -> dict[str, Any]:
         instance_id = await runs.find(id, {})
-        tree, run = await runs.tree(instance_id), await runs.look(instance_id)
+        tree, run = await runs.tree(instance_id), await runs.read_run(instance_id)
         if run.failure_reason:
             tree["failureReason"] = run.failure_reason
         raised = getattr(runs, "raised", None)  # an engine tells the reason only

@@ -135,8 +135,8 @@ def _node(definition: Definition, step: Step, box: Box) -> Iterator[str]:
 
 
 def _edge(edge: DrawnEdge, way: Way) -> Iterator[str]:
-    look, head = ("edge event", "arrow-event") if edge.boundary else ("edge", "arrow")
-    yield f'<path class="{look}" d="{_path(way.points)}" marker-end="url(#{head})"/>'
+    style, head = ("edge event", "arrow-event") if edge.boundary else ("edge", "arrow")
+    yield f'<path class="{style}" d="{_path(way.points)}" marker-end="url(#{head})"/>'
 
 
 def _label_box(edge: DrawnEdge) -> Box | None:

@@ -18,7 +18,7 @@ from penstock.wire.page import Page
 from penstock.wire.repair import BulkPreview, BulkStarted, BulkView
 
 LIST_PART_ITEMS = 50
-LOOK_PAUSE_S = 0.5
+POLL_INTERVAL_S = 0.5
 
 
 class BulkCalls(Caller):
@@ -77,9 +77,9 @@ class BulkCalls(Caller):
                 on_look(found)
             if found.state != "RUNNING":
                 return found
-            if deadline is not None and anyio.current_time() + LOOK_PAUSE_S > deadline:
+            if deadline is not None and anyio.current_time() + POLL_INTERVAL_S > deadline:
                 raise TimedOut(f"bulk operation '{bulk_id}' has not ended within {timeout_s} s")
-            await anyio.sleep(LOOK_PAUSE_S)
+            await anyio.sleep(POLL_INTERVAL_S)
 
 
 def _encoded(request: BulkRequest) -> BulkRequest:

@@ -47,7 +47,7 @@ START_CHUNK_ITEMS = 200
 LIST_PART_ITEMS = 200
 FIRST_POLL_PAUSE_S = 0.05
 MAX_POLL_PAUSE_S = 1.0
-MIN_LOOK_S = 1.0
+MIN_READ_S = 1.0
 
 
 class InstanceCalls(RepairCalls):
@@ -297,9 +297,9 @@ class InstanceCalls(RepairCalls):
         pause_s = FIRST_POLL_PAUSE_S
         seen: Instance | None = None
         while True:
-            left_s = max(MIN_LOOK_S, deadline - anyio.current_time())
-            look = RowCall(api.GET_INSTANCE, api.GetInstance(instance_id))
-            instance = await self.call(look, timeout_s=min(self._timeout_s, left_s))
+            left_s = max(MIN_READ_S, deadline - anyio.current_time())
+            read = RowCall(api.GET_INSTANCE, api.GetInstance(instance_id))
+            instance = await self.call(read, timeout_s=min(self._timeout_s, left_s))
             if on_change is not None and instance != seen:
                 on_change(instance)
             seen = instance

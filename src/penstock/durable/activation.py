@@ -259,7 +259,7 @@ class Activation:
             raise Undecodable(f"{self.workflow.name} does not take the arguments of its start: {error}") from None
         with body_runs(self._left, muted=replaying):
             self.kernel.start(body)
-        self._look_at_end()
+        self._check_end()
         self._warn_odd()
         self._obey()
 
@@ -289,7 +289,7 @@ class Activation:
                 self.kernel.deliver(record)
         except Mismatch as error:
             raise error if error.where else error.at(self.workflow.where) from None
-        self._look_at_end()
+        self._check_end()
         if self._odd:
             self._warn_odd()
         if record.mark is not None:
@@ -622,7 +622,7 @@ class Activation:
 
     # -- inside
 
-    def _look_at_end(self) -> None:
+    def _check_end(self) -> None:
         """Raises `ForeignAwait` where the body ended as an event loop of another kind is not there."""
         if self.result is not None and (foreign := foreign_end(self.result.error)) is not None:
             raise foreign

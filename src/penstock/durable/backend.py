@@ -271,7 +271,7 @@ class CallerRuns(Protocol):
         """The latest runs of a workflow, or those of them that are blocked, newest first, without their arguments."""
         ...
 
-    async def look(self, instance_id: str) -> Instance:
+    async def read_run(self, instance_id: str) -> Instance:
         """The run as it is now."""
         ...
 

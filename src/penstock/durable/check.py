@@ -152,7 +152,7 @@ class SavedRun(msgspec.Struct, frozen=True, rename="camel"):
 class JournalReader(Protocol):
     """Where one run is read, open or ended."""
 
-    async def look(self, instance_id: str) -> Instance:
+    async def read_run(self, instance_id: str) -> Instance:
         """The run as it is now."""
         ...
 
@@ -173,7 +173,9 @@ async def save_run(journals: JournalReader, instance_id: str) -> SavedRun:
     while page.more:
         page = await journals.records(instance_id, records[-1].pos)
         records += page.records
-    given = _arguments_shown(await journals.look(instance_id)) if arguments is None else msgspec.json.decode(arguments)
+    given = (
+        _arguments_shown(await journals.read_run(instance_id)) if arguments is None else msgspec.json.decode(arguments)
+    )
     return SavedRun(
         workflow=code["workflow"],
         version=code["version"],

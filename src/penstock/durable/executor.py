@@ -249,7 +249,7 @@ class Executor:
         else:
             run = self._runs[leased.key] = LoadedRun(self, leased, workflow, lease_ends)
             if self._early.pop(leased.key, 0) is None:
-                run.look_again()
+                run.poll_again()
             self._on_event("taken" if leased.fresh else "resumed", leased, "")
             run.wake_loop()
             self._on_change()
@@ -399,7 +399,7 @@ class Executor:
             return
         run.lease_ends, run.shown_before = before + beat.lease_s, seen
         if beat.mail != run.mail and not run.is_gone:
-            run.look_again()
+            run.poll_again()
 
     async def show(self, run: LoadedRun) -> None:
         """Write down what the run shows, as often as that changes while somebody waits for it."""
@@ -425,7 +425,7 @@ class Executor:
                     if self.backend.was_watch(key):
                         run.watch()
                     else:
-                        run.look_again()
+                        run.poll_again()
                     continue
                 if len(self._early) >= EARLY_MAX_RUNS:
                     del self._early[next(iter(self._early))]

@@ -190,7 +190,7 @@ class LoopWatch:
 
     def __enter__(self) -> LoopWatch:
         self._before, _here.watch = _here.watch, self
-        threading.Thread(target=self._look, daemon=True, name="penstock watchdog").start()
+        threading.Thread(target=self._watch_loop, daemon=True, name="penstock watchdog").start()
         return self
 
     def __exit__(
@@ -224,7 +224,7 @@ class LoopWatch:
     def _throw(self) -> None:
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._thread), ctypes.py_object(Overrun))
 
-    def _look(self) -> None:
+    def _watch_loop(self) -> None:
         while not self._closed.wait(POLL_INTERVAL_S):
             with self._lock:
                 began = self._began

@@ -241,7 +241,7 @@ class LoadedRun:
             self.is_looping = True
             self.keeper.loops.add(self._begin_loop)
 
-    def look_again(self) -> None:
+    def poll_again(self) -> None:
         """Others have written into the journal."""
         self.must_read, self.page = True, None
         self.wake_loop()
@@ -721,4 +721,4 @@ class _CommitPermit:
         assert self._run.commits is not None
         self._run.commits.release()
         if committed:
-            self._run.look_again()
+            self._run.poll_again()

@@ -378,7 +378,7 @@ class LocalRuns:
         records: list[dict[str, Any]] = msgspec.json.decode(msgspec.json.encode(page.items))
         return records, page.next
 
-    async def look(self, instance_id: str) -> Instance:
+    async def read_run(self, instance_id: str) -> Instance:
         """The run as it is now."""
         return await told(self._engine.instances.get(instance_id))
 

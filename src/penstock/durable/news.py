@@ -37,17 +37,17 @@ class Unserved:
     """Looks whether runs that somebody waits for are served: after `UNSERVED_S`, of a crowd that waits for one."""
 
     def __init__(self) -> None:
-        self._looked_at: dict[str, float] = {}
+        self._polled_at: dict[str, float] = {}
 
     async def notify(self, who: str, workflow: str, find: Callable[[], Awaitable[str | None]]) -> None:
         """Log what ``who`` waits for, a run of that workflow, if that is an App which nobody runs. ``find`` gives what
         the engine says of it. A hint: errors and slow answers are no matter."""
         now = trio.current_time()
-        if self._looked_at.get(workflow, -inf) > now - UNSERVED_PAUSE_S:
+        if self._polled_at.get(workflow, -inf) > now - UNSERVED_PAUSE_S:
             return
-        if len(self._looked_at) >= UNSERVED_MAX:
-            self._looked_at.clear()
-        self._looked_at[workflow] = now
+        if len(self._polled_at) >= UNSERVED_MAX:
+            self._polled_at.clear()
+        self._polled_at[workflow] = now
         try:
             with trio.move_on_after(UNSERVED_S):
                 found = await find()
@@ -83,7 +83,7 @@ class RunEnds:
 
     def __init__(self) -> None:
         self._awaited: WeakValueDictionary[str, AwaitedEnd] = WeakValueDictionary()
-        self._looks: list[tuple[float, int, AwaitedEnd]] = []  # a heap, by time
+        self._polls: list[tuple[float, int, AwaitedEnd]] = []  # a heap, by time
         self._listed_count = 0
         self._listed = trio.Event()
         self.leased: set[str] = set()  # runs that the executor of this process has: their ends are told
@@ -122,19 +122,19 @@ class RunEnds:
         have ended. Who waits at the end of it is told to look."""
         try:
             while True:
-                while not self._looks:
+                while not self._polls:
                     self._listed = trio.Event()
                     await self._listed.wait()
-                await trio.sleep_until(self._looks[0][0])
+                await trio.sleep_until(self._polls[0][0])
                 due = self._take_due()
                 if due:
-                    await self._look(due, find_ended)
+                    await self._poll(due, find_ended)
                 await trio.sleep(POLL_FIRST_S)
         finally:
             for heard in list(self._awaited.values()):
                 heard.event.set()
 
-    async def _look(
+    async def _poll(
         self, due: list[AwaitedEnd], find_ended: Callable[[Sequence[str]], Awaitable[Sequence[str]]]
     ) -> None:
         try:
@@ -150,16 +150,16 @@ class RunEnds:
 
     def _list(self, heard: AwaitedEnd) -> None:
         self._listed_count += 1
-        pause_s = max(heard.pause_s, len(self._looks) / POLLS_PER_S)
-        heapq.heappush(self._looks, (trio.current_time() + pause_s, self._listed_count, heard))
+        pause_s = max(heard.pause_s, len(self._polls) / POLLS_PER_S)
+        heapq.heappush(self._polls, (trio.current_time() + pause_s, self._listed_count, heard))
 
     def _take_due(self) -> list[AwaitedEnd]:
         """Those that are to be looked for now. One that is held here is told of, and looked for now and then, as it may
         have been ended by force."""
         due: list[AwaitedEnd] = []
         now = trio.current_time()
-        while self._looks and self._looks[0][0] <= now and len(due) < POLL_MAX_RUNS:
-            _, _, heard = heapq.heappop(self._looks)
+        while self._polls and self._polls[0][0] <= now and len(due) < POLL_MAX_RUNS:
+            _, _, heard = heapq.heappop(self._polls)
             if not heard.waiters:
                 heard.is_listed = False
             elif heard.id in self.leased and heard.pause_s < POLL_MAX_S:

@@ -106,7 +106,7 @@ class RemoteRuns:
         request = r.ListRunsRequest(self.app, workflow or "", status or "", limit, blocked)
         return (await self._call("List", request, r.ListRunsResponse)).runs
 
-    async def look(self, instance_id: str) -> Instance:
+    async def read_run(self, instance_id: str) -> Instance:
         """The run as it is now."""
         return await self._call("Result", r.RunResultRequest(instance_id), Instance, wait_s=0)
 

@@ -94,10 +94,10 @@ class Run(Generic[R]):
         raise TimedOut(f"run {self.id} has not ended within {timeout_s} s")
 
     async def _wait_result(self) -> R:
-        heard, looks = self._awaited, not self._is_new and self.instance_id not in self._run_ends.leased
+        heard, polls = self._awaited, not self._is_new and self.instance_id not in self._run_ends.leased
         while heard.result is None:
-            if looks:
-                seen = await self._look_through_outages()
+            if polls:
+                seen = await self._read_through_outages()
                 if seen.completed_at is not None:
                     return self._result(seen.status, seen.failure_reason or "", json_text(seen.variables))
                 blocked = self._run_ends.blocked.get(self.instance_id)
@@ -106,7 +106,7 @@ class Run(Generic[R]):
             self._runs()  # closed, nobody would tell
             with trio.move_on_after(UNSERVED_S) as scope:
                 await self._run_ends.wait(heard)
-            looks = True
+            polls = True
             if scope.cancelled_caught:
                 await self._warn_unserved()
                 await self._run_ends.wait(heard)
@@ -121,12 +121,12 @@ class Run(Generic[R]):
             name = "" if self._workflow is None else self._workflow.name
             await self._run_ends.unserved.notify(f"run {self.id}", name, find)
 
-    async def _look_through_outages(self) -> Instance:
+    async def _read_through_outages(self) -> Instance:
         runs = self._runs()
         ends = trio.current_time() + runs.outage_wait_s
         while True:
             try:
-                return await runs.look(self.instance_id)
+                return await runs.read_run(self.instance_id)
             except Unavailable:
                 if trio.current_time() >= ends:
                     raise
@@ -148,7 +148,7 @@ class Run(Generic[R]):
     @in_its_loop
     async def status(self) -> str:
         """Return ACTIVE, WAITING, COMPLETED, FAILED or CANCELLED."""
-        return (await self._runs().look(self.instance_id)).status
+        return (await self._runs().read_run(self.instance_id)).status
 
     @in_its_loop
     async def send(self, name: str, value: object = None, *, dedup: str | None = None, force: bool = False) -> None:

@@ -64,7 +64,7 @@ _CLEAN: Final = (
     "SET SESSION AUTHORIZATION DEFAULT; RESET ALL; CLOSE ALL; UNLISTEN *; SELECT pg_advisory_unlock_all(); DISCARD TEMP"
 )
 """What an earlier step has set in its session. Prepared statements stay: they are psycopg's."""
-_LOOK: Final = "SELECT outcome FROM penstock_step WHERE run = %s AND path = %s"
+_FIND_OUTCOME: Final = "SELECT outcome FROM penstock_step WHERE run = %s AND path = %s"
 _KEEP: Final = f"INSERT INTO penstock_step (run, path, outcome) SELECT %s, %s, %s WHERE {_WHICH} = %s"
 _APPEND: Final = f"SELECT {{}}(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s) WHERE {_WHICH} = %s"
 
@@ -222,7 +222,7 @@ class StepTransactions:
             with connection.transaction():
                 which = (_fetch(connection, f"SELECT {_WHICH}") or ("",))[0]
                 is_begun = True
-                if dsn is not None and (found := _fetch(connection, _LOOK, (run, path))):
+                if dsn is not None and (found := _fetch(connection, _FIND_OUTCOME, (run, path))):
                     return Outcome(decode(found[0], call.step.parameters.result_type()))
                 text = _worked(connection, call, work, path, max_bytes)
                 if dsn is not None:

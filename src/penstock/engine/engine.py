@@ -154,7 +154,7 @@ class Engine:
         self.schedules, self.declarations = self._schedules(audit=audit)
         self.bulk, self.batches = self._bulk(engine_number), Batches(database, settings, metrics, self.instances)
         _watch(self.batchers(), metrics)
-        self.sql_requests, self._folding, self._looking = self._sql_requests(), set[int](), trio.Lock()
+        self.sql_requests, self._folding, self._scanning = self._sql_requests(), set[int](), trio.Lock()
         self._stopping, self._scans_begun, self._scan_answered = False, 0, 0
 
     def _schedules(self, *, audit: bool) -> tuple[Schedules, Declarations]:
@@ -221,14 +221,14 @@ class Engine:
             if age_s > self.settings.batch_stuck_seconds:
                 raise Unavailable(f"a batch of {batcher.name} calls has been under way for {age_s:.0f} s")
         asked = self._scans_begun
-        async with self._looking:  # anybody may ask: one look that began later answers all who wait for it
+        async with self._scanning:  # anybody may ask: one look that began later answers all who wait for it
             if self._scan_answered <= asked:
-                self._scans_begun = look = self._scans_begun + 1
+                self._scans_begun = scan = self._scans_begun + 1
                 try:
                     await self.database.fetch("now")
                 except DatabaseError as error:
                     raise Unavailable("the database does not answer") from error
-                self._scan_answered = look
+                self._scan_answered = scan
 
     def drain(self) -> None:
         """Not ready any more; parked polls are answered now, new ones at once. Everything else goes on."""

@@ -48,7 +48,7 @@ _KNOWN_MAX_COUNT, _KNOWN_MAX_BYTES = 4, 1_024
 """Of the headers that a connection keeps: some 3 kB each with what is read of them, 100 MB of 9,000 connections."""
 # How often an incomplete head is looked at for being no HTTP at all (TLS, bare LF, garbage): answered at once then
 # instead of after the header time-out. Bounded, for each look parses the head anew.
-_EARLY_LOOKS = 8
+_EARLY_CHECKS = 8
 # What chunked framing may cost beside the data: 6 bytes carry 1 in the worst honest case. Extensions and trailers
 # beyond it only burn our time.
 _CHUNK_OVERHEAD_FACTOR = 8
@@ -120,7 +120,7 @@ class RequestParser:
         self._buffer = b""
         self._at = 0  # where the unread part of the buffer begins
         self._scanned = 0  # up to where no end of a head was found
-        self._looks = _EARLY_LOOKS
+        self._checks = _EARLY_CHECKS
         self._refusal: Refusal | None = None
         self._held_bytes = 0
         self._given_up = False
@@ -229,7 +229,7 @@ class RequestParser:
             return False
         end += 4
         head = buffer[at:end]
-        self._at, self._scanned, self._looks = end, 0, _EARLY_LOOKS
+        self._at, self._scanned, self._checks = end, 0, _EARLY_CHECKS
         if self._take_known(head):
             return True
         version = self._check_raw_head(head)
@@ -264,8 +264,8 @@ class RequestParser:
             raise Refusal(414, "uri-too-long", f"the request line is over {limits.max_request_line_bytes} bytes")
         if len(partial) > limits.max_head_bytes:
             raise Refusal(431, "headers-too-large", f"the headers are over {limits.max_head_bytes} bytes")
-        if self._looks > 0:
-            self._looks -= 1
+        if self._checks > 0:
+            self._checks -= 1
             try:
                 httptools.HttpRequestParser(object()).feed_data(partial)
             except httptools.HttpParserError as exc:

@@ -75,7 +75,7 @@ class HttpServer:
             refusal=self._refuse_at_door if tls is None else None,
         )
         self._poller: Poller | None = None  # while it serves
-        self._calls = TasklessQueue(self._look)
+        self._calls = TasklessQueue(self._poll)
         self._drain = trio.Event()
         self.draining = False
         self._waited: list[
@@ -144,10 +144,10 @@ class HttpServer:
             return None
         return InlineConnection(connection, sock, self._poller, self._calls)
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """Who has closed its side meanwhile gets no job."""
         if self._poller is not None:
-            self._poller.look()
+            self._poller.read_events()
 
     async def wait_to_close(self) -> None:
         """For a connection that has ended: of many at once each waits until it may be closed."""

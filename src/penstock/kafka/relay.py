@@ -26,7 +26,7 @@ are tried. Order is kept within a job type and instance as far as acks come in o
 
 Every published row leaves a dead one at the head of its type, and a transaction that somebody holds open keeps them
 there. So a look begins `LOW_WATER_MARGIN_IDS` before the last row that was taken, as transactions do not commit in
-order of ids; the whole outbox is looked at every `LOOK_INTERVAL_S`, or as seldom as its cost asks for.
+order of ids; the whole outbox is looked at every `SCAN_INTERVAL_S`, or as seldom as its cost asks for.
 
 Memory is bounded by the batch (`outbox_batch_size` rows, `BATCH_BYTES_TARGET` of variables by the sizes seen so far)
 and by `troubles.py`. Wake-ups are hints.
@@ -64,7 +64,7 @@ from penstock.store.rows.attempts import Given
 from penstock.store.rows.jobs import JobKey
 from penstock.store.rows.outbox import Outgoing, PublishedRow
 
-LOOK_INTERVAL_S: Final = 1.0
+SCAN_INTERVAL_S: Final = 1.0
 """Time between two looks at everything: covers hints that were lost, rows that waited aside, and late commits."""
 SCAN_SHARE: Final = 20
 """Such a look may take a twentieth of the time."""
@@ -174,7 +174,7 @@ class Relay:
                     scan, records = await self._take_next(connection)
                 finally:
                     now = trio.current_time()  # a hint that came meanwhile asks for another look at once
-                    self._scan = min(self._scan, now + max(LOOK_INTERVAL_S, SCAN_SHARE * (now - started)))
+                    self._scan = min(self._scan, now + max(SCAN_INTERVAL_S, SCAN_SHARE * (now - started)))
         if scan.held and not records:
             await trio.sleep(LOCKED_RETRY_S)
         self._published += await self._publish(scan.outgoing, records)

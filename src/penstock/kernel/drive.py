@@ -292,7 +292,7 @@ class Kernel:
         """The branch is due, with this outcome of what it waited for."""
         self._ready.append((branch, outcome.value, outcome.error))
 
-    def look(self, branch: Branch, operation: BranchOperation) -> None:
+    def make_due(self, branch: Branch, operation: BranchOperation) -> None:
         """The branch is due; what it gets is looked at when its turn comes (`BranchOperation.turn`)."""
         self._ready.append((branch, operation, None))
 

@@ -52,7 +52,7 @@ def _hands_over() -> bool:
     return branch is not None and branch.kernel.rules < TAKEN_IN_TURN
 
 
-async def _look_for_cancel() -> None:
+async def _check_cancel() -> None:
     branch = current_branch()
     assert branch is not None
     if branch.scope.effective:
@@ -139,7 +139,7 @@ class Semaphore(Supply):
 
     async def acquire(self) -> None:
         """Take a permit, and wait for one if there is none."""
-        await _look_for_cancel()
+        await _check_cancel()
         if _hands_over() and self._value > 0:
             self._value -= 1
             await block(ShieldedYield())
@@ -236,7 +236,7 @@ class MemorySendChannel(Generic[T]):
 
     async def send(self, value: T) -> None:
         """Send an item, and wait for a free place. Raises `BrokenChannel` if no receiver is left."""
-        await _look_for_cancel()
+        await _check_cancel()
         try:
             self.send_nowait(value)
         except WouldBlock:
@@ -307,7 +307,7 @@ class MemoryReceiveChannel(Generic[T]):
 
     async def receive(self) -> T:
         """Return the oldest item, and wait for one. Raises `EndOfChannel` if nothing will come."""
-        await _look_for_cancel()
+        await _check_cancel()
         channel = self._channel
         if self.is_closed:
             raise ClosedChannel

@@ -139,7 +139,7 @@ class Sleep(BranchOperation):
     def enter(self, branch: Branch, kernel: Kernel) -> None:
         branch.next_path()
         if self.seconds <= 0:
-            kernel.look(branch, CHECKPOINT)
+            kernel.make_due(branch, CHECKPOINT)
             return
         branch.operation = self
         self.due = kernel.now + self.seconds
@@ -159,7 +159,7 @@ class Checkpoint(BranchOperation):
     shielded = True
 
     def enter(self, branch: Branch, kernel: Kernel) -> None:
-        kernel.look(branch, self)
+        kernel.make_due(branch, self)
 
     def turn(self, branch: Branch, kernel: Kernel) -> Outcome | None:
         if branch.scope.effective:
@@ -249,7 +249,7 @@ class Supply:
         self.due += 1
         self.hold()
         branch.operation = None
-        branch.kernel.look(branch, take)
+        branch.kernel.make_due(branch, take)
 
 
 class Take(BranchOperation):
@@ -366,7 +366,7 @@ class Mailbox(Supply):
         """The branch takes that message when its turn comes."""
         self.held[receive] = chosen
         branch.operation = None
-        branch.kernel.look(branch, receive)
+        branch.kernel.make_due(branch, receive)
 
     def give_back(self, letter: Letter, kernel: Kernel) -> None:
         """Its receive was cancelled. Who was woken later takes an older one that fits; the one left over is free."""

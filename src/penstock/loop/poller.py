@@ -30,19 +30,19 @@ Listener = Callable[[bool], None]
 def is_hung_up(fd: int) -> bool:
     """Return whether the other side of a socket is closed, as far as the kernel knows: one look, 1 µs. Takes no
     byte."""
-    look = select.poll()
-    look.register(fd, _HANG_UP)
-    return bool(look.poll(0))
+    descriptors = select.poll()
+    descriptors.register(fd, _HANG_UP)
+    return bool(descriptors.poll(0))
 
 
 def has_input(sock: socket.socket | trio.socket.SocketType) -> bool:
     """Return whether there is something to read, or the end: one look. Takes no byte."""
-    look = select.poll()
+    descriptors = select.poll()
     try:
-        look.register(sock.fileno(), select.POLLIN)
+        descriptors.register(sock.fileno(), select.POLLIN)
     except (OSError, ValueError):  # it was closed
         return False
-    return bool(look.poll(0))
+    return bool(descriptors.poll(0))
 
 
 class Poller:
@@ -79,11 +79,11 @@ class Poller:
         try:
             while True:
                 await trio.lowlevel.wait_readable(self._epoll.fileno())
-                self.look()
+                self.read_events()
         finally:
             self._epoll.close()
 
-    def look(self) -> None:
+    def read_events(self) -> None:
         """Tell what is known now. Does not wait."""
         if self._epoll.closed:
             return

@@ -62,12 +62,12 @@ BEGUN_PER_TURN = 16
 """Of those at the door who may be served, in one turn of the loop: one that asks for nothing then costs 1 ms. Fewer,
 down to one, as long as connections have to make room."""
 PEEK_BYTES = 16 * 1024
-LOOKED_AT_PER_TURN = 64
+CHECKED_PER_ITERATION = 64
 TRIED_TO_END = 16
 """Connections that are asked whether they can be ended, for one that comes."""
 GRACE_S = 0.3
 """Who came less than this ago is not ended: what it asks for may be on its way."""
-PLACE_LOOK_S = 1.0
+PLACE_CHECK_S = 1.0
 """How often a full server looks for an idle connection to end."""
 
 
@@ -286,7 +286,7 @@ class Door:
         self._first_request_s = first_request_s
         self._asking_proves = asking_proves
         self._end_idle = end_idle
-        self._look_s, self._grace_s = min(idle_s, PLACE_LOOK_S), min(idle_s, GRACE_S)
+        self._check_s, self._grace_s = min(idle_s, PLACE_CHECK_S), min(idle_s, GRACE_S)
         self._unproved = _Unproved()
         self._turns = _Turns(self._unproved)
         self._poller: Poller | None = None
@@ -319,7 +319,7 @@ class Door:
                 nursery.start_soon(self._begin_ready)
                 while True:
                     await trio.sleep(HELD_POLL_S)
-                    await self._look_after_held()
+                    await self._watch_held()
         finally:
             self.close()
             for guest in self._gone:
@@ -405,7 +405,7 @@ class Door:
                 self._turn_away(self._gone.popleft())
             elif not self._end_one(None):
                 await self._end_idle()
-            with trio.move_on_after(self._grace_s / 4 if self._unproved.count else self._look_s):
+            with trio.move_on_after(self._grace_s / 4 if self._unproved.count else self._check_s):
                 await self._connection_ended.wait()
 
     def _end_one(self, host: str | None) -> bool:
@@ -416,7 +416,7 @@ class Door:
                 guest = book.oldest(host)
                 if guest is None or guest.since > came_before:
                     break
-                if guest.stage is Stage.HELD and self._look_at(guest):
+                if guest.stage is Stage.HELD and self._check(guest):
                     continue
                 if guest.at_door:
                     self._turn_away(guest, told=False)
@@ -441,7 +441,7 @@ class Door:
         self._unproved.move(guest, Stage.BEGUN)
         guest.start(guest.sock, guest)
 
-    def _look_at(self, guest: Guest) -> bool:
+    def _check(self, guest: Guest) -> bool:
         """Return whether one who is HELD is it no more: there is something to look at, or it has left."""
         begun = self._peek(guest.sock)
         if begun is None:
@@ -495,7 +495,7 @@ class Door:
         if hung_up and self._peek(guest.sock):  # it waits for an answer all the same
             self._offer(guest)
         else:
-            self._look_at(guest)
+            self._check(guest)
 
     def _on_gone(self, guest: Guest) -> None:
         self._stop_listening(guest)
@@ -529,7 +529,7 @@ class Door:
                     await trio.lowlevel.checkpoint()
             self._any_gone = trio.Event()
 
-    async def _look_after_held(self) -> None:
+    async def _watch_held(self) -> None:
         begun_s = min(HELD_BEGUN_S, self._first_request_s / 2)
         for number, guest in enumerate(self._unproved.at_door, 1):
             age_s = trio.current_time() - guest.since
@@ -540,7 +540,7 @@ class Door:
                 self._turn_away(guest)
             elif guest in self._listeners and self._peek(guest.sock):
                 self._offer(guest)
-            if number % LOOKED_AT_PER_TURN == 0:
+            if number % CHECKED_PER_ITERATION == 0:
                 await trio.lowlevel.checkpoint()
 
 

@@ -45,12 +45,12 @@ class Tls:
         self._files = [certificate, key, *([client_ca] if client_ca else [])]
         self._protocols = protocols
         self._client_required = client_required
-        self._marks = self._look()
+        self._marks = self._read_marks()
         self.context = self._make()
 
     def refresh(self) -> bool:
         """Take changed files; whether there were some that can be used."""
-        marks = self._look()
+        marks = self._read_marks()
         if marks == self._marks:
             return False
         try:
@@ -62,7 +62,7 @@ class Tls:
         log.info("the certificate was reloaded", file=self._files[0])
         return True
 
-    def _look(self) -> list[tuple[int, int, int] | None]:
+    def _read_marks(self) -> list[tuple[int, int, int] | None]:
         marks: list[tuple[int, int, int] | None] = []
         for file in self._files:
             try:

@@ -118,7 +118,7 @@ class GrpcServer:
             end_idle=self._end_idle,
             idle_s=self.limits.evict_after_idle_s,
         )
-        self.taskless = Taskless(self._look, self.end, self._run_call)
+        self.taskless = Taskless(self._poll, self.end, self._run_call)
         self._accepting = trio.CancelScope()
         self._scope = trio.CancelScope()
 
@@ -152,10 +152,10 @@ class GrpcServer:
                     self._door.close()
                 background.cancel_scope.cancel()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """Who has closed its side meanwhile gets no job."""
         if self._poller is not None:
-            self._poller.look()
+            self._poller.read_events()
 
     async def drain(self, grace_s: float) -> None:
         """Stop listening, let calls end, then close; what still runs after ``grace_s`` is told UNAVAILABLE.
@@ -268,9 +268,9 @@ class GrpcServer:
     async def _keep_alive(self) -> None:
         while True:
             await trio.sleep(self.limits.keepalive_tick_s)
-            await self._look_after(trio.current_time())
+            await self._watch_connections(trio.current_time())
 
-    async def _look_after(self, now: float) -> None:
+    async def _watch_connections(self, now: float) -> None:
         busy = 0
         for connection in list(self._connections):
             if connection in self._connections and connection.keep_alive(now):

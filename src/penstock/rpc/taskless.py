@@ -71,13 +71,13 @@ class Taskless:
 
     def __init__(
         self,
-        look: Callable[[], None],
+        read_events: Callable[[], None],
         end: Callable[[Call], None],
         run_call: Callable[[Call, Callable[[], Awaitable[None]]], Awaitable[None]],
     ) -> None:
         """``end`` hears of the end of each call, however it comes, unless it needs a task: that is
         ``run_call(call, finish)``, which awaits ``finish()``."""
-        self._look = look
+        self._poll = read_events
         self.end = end
         self.run_call = run_call
         self.queue = TasklessQueue(self._begin_turn, self._end_turn)
@@ -125,7 +125,7 @@ class Taskless:
         return self._in_turn
 
     def _begin_turn(self) -> None:
-        self._look()
+        self._poll()
         self._in_turn = True
 
     def _end_turn(self) -> None:
@@ -136,13 +136,13 @@ class Taskless:
 
     # -- deadlines
 
-    def _watch(self, call: Call, look_at: float) -> None:
+    def _watch(self, call: Call, check_at: float) -> None:
         heap = self._deadlines
         if len(heap) > 2 * self._waiting + _FINISHED_KEPT:
             heap[:] = [entry for entry in heap if not entry[2].finished]
             heapq.heapify(heap)
             self._waiting = len(heap)
-        heapq.heappush(heap, (look_at, next(self._count), call))
+        heapq.heappush(heap, (check_at, next(self._count), call))
         if heap[0][2] is call:
             self._earlier.unpark_all()
 

@@ -411,9 +411,9 @@ class RpcConnection(Sending):
             self.consumed(event.flow_controlled_length)
         else:
             call.inbox.feed(event.data, event.flow_controlled_length)
-            self._look_for_request(call)
+            self._check_request(call)
 
-    def _look_for_request(self, call: ServerCall[Any, Any]) -> None:
+    def _check_request(self, call: ServerCall[Any, Any]) -> None:
         """A call without a task begins with its whole request, or with what is wrong with it."""
         if call.on_cancel is not None and not call.begun and call.has_more:
             call.on_cancel = None
@@ -429,7 +429,7 @@ class RpcConnection(Sending):
         call = self.calls.get(event.stream_id)
         if call is not None:
             call.inbox.feed_eof()
-            self._look_for_request(call)
+            self._check_request(call)
 
     def _on_stream_reset(self, event: StreamReset) -> None:
         self._spend(self._resets, "reset streams")

@@ -251,9 +251,9 @@ class WorkStream:
         """Tell of jobs that the worker lost, within about a second: those whose lease this engine does not know. What
         was cancelled through an engine that says so is told at once."""
         while True:
-            look_at = trio.current_time() + LOSS_POLL_INTERVAL_S
+            poll_at = trio.current_time() + LOSS_POLL_INTERVAL_S
             if not await self._jobs.wait_notified(LOSS_POLL_INTERVAL_S):
-                await trio.sleep_until(look_at)
+                await trio.sleep_until(poll_at)
             try:
                 lost = await self._jobs.find_lost()
             except PenstockError:  # the database is away: the next look

@@ -24,7 +24,7 @@ from penstock.store.db.connection import TrioConnection
 from penstock.store.rows import api_tokens as store
 from penstock.store.rows import sessions
 
-LOOK_INTERVAL_S: Final = 1.0
+TOKENS_POLL_INTERVAL_S: Final = 1.0
 PURGE_INTERVAL_S: Final = 60.0
 
 log = get_logger(__name__)
@@ -58,7 +58,7 @@ class AccessService:
     def steps(self) -> dict[str, Callable[[], Awaitable[object]]]:
         """Return the services, by name."""
         steps: dict[str, Callable[[], Awaitable[object]]] = {
-            "api tokens": self._look,
+            "api tokens": self._poll,
             "expired calls": self._gate.watch_step,
             "expired sessions": self._purge,
         }
@@ -71,8 +71,8 @@ class AccessService:
             await sessions.purge(connection)
         await trio.sleep(PURGE_INTERVAL_S)
 
-    async def _look(self) -> None:
-        with trio.move_on_after(LOOK_INTERVAL_S):
+    async def _poll(self) -> None:
+        with trio.move_on_after(TOKENS_POLL_INTERVAL_S):
             await self._hint.wait()
         self._hint = trio.Event()
         await self.load()

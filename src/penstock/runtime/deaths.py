@@ -47,7 +47,7 @@ class Deaths:
         """It has ended: what is not seen may be there."""
         self._alive = False
 
-    def look(self, others: Sequence[OtherEngine], now: float) -> list[str]:
+    def find_dead(self, others: Sequence[OtherEngine], now: float) -> list[str]:
         """The tags of engines that are found dead now. ``others`` are those with a valid lease."""
         present = {other.holder[:8]: other for other in others}
         dead = [tag for tag, seen in self._seen.items() if tag not in present and not seen.told]

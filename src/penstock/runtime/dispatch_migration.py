@@ -19,7 +19,7 @@ from penstock.store.db.database import DatabaseError
 from penstock.store.rows import outbox as store
 
 BATCH_ROWS: Final = 5_000
-LOOK_INTERVAL_S: Final = 10.0
+POLL_INTERVAL_S: Final = 10.0
 REFUSED: Final = -1
 
 log = get_logger(__name__)
@@ -36,7 +36,7 @@ class DispatchMigration:
     async def step(self) -> None:
         """One round of the service loop."""
         if not await self.run_once():
-            await trio.sleep(LOOK_INTERVAL_S)
+            await trio.sleep(POLL_INTERVAL_S)
 
     async def run_once(self) -> int:
         """Move one batch; how many rows went."""

@@ -46,7 +46,7 @@ class Collector:
         self._clock = clock
         self._memory_bytes = memory_bytes
         self._thresholds = gc.get_threshold()
-        self._looked_at = 0.0
+        self._collected_at = 0.0
         self._took_s = 0.0
         self._used_bytes = 0  # after the last look
         self._began: float | None = None  # of a look at everything
@@ -81,7 +81,7 @@ class Collector:
         if grown_bytes >= GROWTH_BEFORE_SCAN_BYTES:
             return True
         pause_s = max(PAUSE_SECONDS, PAUSE_FACTOR * self._took_s)
-        return grown_bytes < CROWD_BYTES and self._clock() - self._looked_at >= pause_s
+        return grown_bytes < CROWD_BYTES and self._clock() - self._collected_at >= pause_s
 
     def _begin_scan(self) -> None:
         gc.unfreeze()
@@ -89,7 +89,7 @@ class Collector:
 
     def _end_scan(self) -> None:
         assert self._began is not None
-        self._looked_at = self._clock()
-        self._took_s, self._began = self._looked_at - self._began, None
+        self._collected_at = self._clock()
+        self._took_s, self._began = self._collected_at - self._began, None
         self._used_bytes = self._memory_bytes()
         gc.freeze()

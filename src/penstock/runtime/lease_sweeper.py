@@ -23,7 +23,7 @@ from penstock.store.rows.jobs import Expired, JobKey
 
 TICK_S = 0.25
 BATCH_MAX = 500
-LOOKS_MAX = 3
+LOOKUPS_MAX = 3
 """A lease that is due here but not in the database (extended elsewhere, or its row is locked) is looked at so often."""
 SCAN_SHARE = 50
 """The scan may take a fiftieth of the time."""
@@ -112,7 +112,7 @@ class LeaseSweeper:
             book.put_back(lease)
         settled = {(row.token, row.seq) for row in rows} | {(lease.token, lease.seq) for lease in bad}
         for lease in due:
-            if (lease.token, lease.seq) not in settled and lease.lookups < LOOKS_MAX:
+            if (lease.token, lease.seq) not in settled and lease.lookups < LOOKUPS_MAX:
                 lease.lookups += 1
                 lease.ends_at = now + 2 * TICK_S * lease.lookups
                 book.put_back(lease)

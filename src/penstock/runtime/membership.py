@@ -31,7 +31,7 @@ from penstock.store.rows import engines as store
 from penstock.store.rows import outbox as outbox_store
 from penstock.store.rows.engines import NUMBER_LEASE_S
 
-LOOK_INTERVAL_S = 1.0
+POLL_INTERVAL_S = 1.0
 RENEW_INTERVAL_S = 5.0
 FRESH_S = 2 * RENEW_INTERVAL_S
 """An engine without its session lock that took or renewed its number within this time may be starting."""
@@ -146,7 +146,7 @@ class Membership:
             self._deaths.end_session()
             connection.close_nowait()
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Renew the number and see who else lives. With a primary that was replaced its listener is left, too."""
         if self._servers_left != self._database.pool.servers_left:
             self._servers_left = self._database.pool.servers_left
@@ -156,7 +156,7 @@ class Membership:
                 await self._renew(connection)
             others = await store.others(connection, self.holder)
         found = {other.number: other for other in others if other.connected}
-        dead = self._deaths.look(others, trio.current_time())
+        dead = self._deaths.find_dead(others, trio.current_time())
         if dead:
             self.events.engines_dead(dead)
         gone = [other.description for number, other in self.others.items() if number not in found]
@@ -164,7 +164,7 @@ class Membership:
         if gone:
             log.info("engines are gone", engines=gone)
             self.events.engine_lost()
-        await trio.sleep(LOOK_INTERVAL_S)
+        await trio.sleep(POLL_INTERVAL_S)
 
     async def send(self) -> None:
         """Send one wake-up when there is something to tell."""

@@ -266,7 +266,7 @@ class Node:
         """Return the loops around the engine; their names."""
         if not self._works:  # its number has to stay its own, and others hear of what it starts
             engine.timers.leave_scans_to_others()
-            return await self._supervise(supervisor, {"membership": membership.look, "notifier": membership.send})
+            return await self._supervise(supervisor, {"membership": membership.refresh, "notifier": membership.send})
         sweeper = LeaseSweeper(engine)
         engine.events.engine_lost.listen(sweeper.scan_soon)
         # it may have written a due time, and died before it told anybody
@@ -297,7 +297,7 @@ class Node:
             "schedules": scan_schedules,
             "lease sweeper": sweeper.step,
             "listener": membership.listen,
-            "membership": membership.look,
+            "membership": membership.refresh,
             "notifier": membership.send,
             "housekeeping": housekeeping.step,
             "retention": Retention(engine).step,

@@ -192,9 +192,9 @@ async def carry_out_requests(engine: Engine) -> None:
     await engine.sql_requests.run_once()
 
 
-async def look_at_all(engine: Engine, job_type: str) -> None:
+async def scan_all(engine: Engine, job_type: str) -> None:
     """The next poll sees all jobs that may begin, in their order; how much real time has passed does not matter."""
-    engine.polls.claims.look_at_all((job_type,))
+    engine.polls.claims.scan_all((job_type,))
 
 
 async def end_lease(engine: Engine, lease: Due) -> None:

@@ -38,7 +38,7 @@ POINTS_MAX = 5_000
 """An operation with more than these is taken for one that never ends."""
 SETTLE_TIMEOUT_S = 5.0
 """How long what an operation leaves behind may take to go away by itself (threads, tasks that are ending)."""
-LOOK_PAUSE_S = 0.005
+POLL_INTERVAL_S = 0.005
 _FILES = "/proc/self/fd"
 _OWN_FILES = ("anon_inode:", "/dev/", "/proc/")
 
@@ -197,4 +197,4 @@ async def _wait_given_back(held: Holdings) -> None:
     while any(now > before for now, before in zip(Holdings.now(), held, strict=True)):
         if trio.current_time() > deadline:
             raise LeftBehind(f"held before: {held}, after: {Holdings.now()}")
-        await trio.sleep(LOOK_PAUSE_S)
+        await trio.sleep(POLL_INTERVAL_S)

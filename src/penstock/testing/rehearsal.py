@@ -38,7 +38,7 @@ from penstock.testing.agenda import (
     end_lease,
     fire,
     fire_schedules,
-    look_at_all,
+    scan_all,
     show_time,
     work_on_batch,
 )
@@ -367,7 +367,7 @@ class TestEngine:
         return None
 
     async def _poll(self, job_type: str, number: int) -> list[Job]:
-        await self.thread.call(look_at_all, self.thread.engine, job_type)
+        await self.thread.call(scan_all, self.thread.engine, job_type)
         return await self.client.poll_jobs(WORKER, [job_type], max_jobs=number, lease_s=LEASE_S)
 
     async def _perform(self, handler: Handler, job: Job) -> str:

@@ -70,12 +70,12 @@ class LeaseKeeper:
 
     async def run(self) -> None:
         """Send heartbeats until cancelled. Asleep while nothing is held."""
-        look_s = self._lease_s / POLLS_PER_LEASE
+        poll_s = self._lease_s / POLLS_PER_LEASE
         while True:
             if not self._held:
                 self._some = anyio.Event()
                 await self._some.wait()
-            with anyio.move_on_after(look_s):
+            with anyio.move_on_after(poll_s):
                 await self._hurry.wait()
             self._hurry = anyio.Event()
             await self.run_once(anyio.current_time())

@@ -78,7 +78,7 @@ class Connection:
         self._reading = False
         self._sending = False
         self._pinged = False
-        self._look_at = 0.0
+        self._check_at = 0.0
         self._greeted = False
 
     @property
@@ -195,13 +195,13 @@ class Connection:
     async def _receive(self) -> bytes | None:
         """Return the next bytes; None when there were none in time (a ping is due then) or the connection has died."""
         now = anyio.current_time()
-        if not self._pinged and self._look_at < now:  # nobody has read for a while: the time begins now
-            self._look_at = now + self.limits.keepalive_idle_s
+        if not self._pinged and self._check_at < now:  # nobody has read for a while: the time begins now
+            self._check_at = now + self.limits.keepalive_idle_s
         try:
-            with anyio.move_on_at(self._look_at):
+            with anyio.move_on_at(self._check_at):
                 data = await self._stream.receive(READ_BYTES)
                 self._pinged = False
-                self._look_at = anyio.current_time() + self.limits.keepalive_idle_s
+                self._check_at = anyio.current_time() + self.limits.keepalive_idle_s
                 return data
         except anyio.EndOfStream:
             self.die(f"the engine at {self._where} closed the connection")
@@ -213,7 +213,7 @@ class Connection:
             self.die(f"the engine at {self._where} is silent: it answers no ping")
         else:
             self._pinged = True
-            self._look_at = anyio.current_time() + self.limits.keepalive_timeout_s
+            self._check_at = anyio.current_time() + self.limits.keepalive_timeout_s
             self.h2.ping(b"penstock")
         return None
 

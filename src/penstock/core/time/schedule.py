@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from penstock.core.time.schedule_times import Times
 
-LOOK_MAX: Final = 1_000
+SCAN_MAX_TIMES: Final = 1_000
 """Times that one look decides about; with `catchUp` ALL the next look goes on."""
 BUFFER_MAX: Final = 1_000
 """Times that wait until the open run has ended."""
@@ -142,8 +142,8 @@ class _ScheduleScan:
         due_at = None if upcoming is None else self.rules.times.due_at(self.rules.name, upcoming)
         if self.backfill is None and (self.schedule_state.paused or not self.buffered):
             return due_at
-        look_at = self.now + timedelta(seconds=WAITING_SCAN_S)
-        return look_at if due_at is None else min(due_at, look_at)
+        scan_at = self.now + timedelta(seconds=WAITING_SCAN_S)
+        return scan_at if due_at is None else min(due_at, scan_at)
 
     # -- times that are due
 
@@ -151,11 +151,11 @@ class _ScheduleScan:
         """Return whether there may be more that is due."""
         rules, now = self.rules, self.now
         due: list[datetime] = []
-        for at in rules.times.between(self.done_until, now, LOOK_MAX):
+        for at in rules.times.between(self.done_until, now, SCAN_MAX_TIMES):
             if rules.times.due_at(rules.name, at) > now:
                 break  # in order: what comes after one that is not due yet waits for it
             due.append(at)
-        full = len(due) == LOOK_MAX
+        full = len(due) == SCAN_MAX_TIMES
         if full and rules.catch_up is not CatchUp.ALL:
             due, full = self._pass_over(due), False
         wanted = self._caught_up(due)
@@ -237,7 +237,7 @@ class _ScheduleScan:
             most = min(most, 0 if self.is_open else 1)
         if most <= 0:
             return not one_by_one
-        found = self.rules.times.between(asked.mark, asked.until, LOOK_MAX)
+        found = self.rules.times.between(asked.mark, asked.until, SCAN_MAX_TIMES)
         for at in found:
             if at not in self.schedule_state.started:
                 if most == 0:
@@ -246,7 +246,7 @@ class _ScheduleScan:
                 most -= 1
             asked = asked._replace(mark=at)
         else:
-            if len(found) < LOOK_MAX:
+            if len(found) < SCAN_MAX_TIMES:
                 self.backfill = None
                 return False
         self.backfill = asked

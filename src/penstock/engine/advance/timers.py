@@ -117,7 +117,7 @@ class Timers:
         async with self._database.connection(ahead=True) as connection:
             await self._count_failures(connection)
             found, whole = await self._find(connection, limit)
-        looked_at = trio.current_time()
+        read_at = trio.current_time()
         due = {timer.key: timer for timer in found if timer.left_s <= 0}
         if whole and len(due) < limit:  # that is all of them: others have gone
             self._refused = {timer: about for timer, about in self._refused.items() if timer in due}
@@ -144,7 +144,7 @@ class Timers:
         async with trio.open_nursery() as nursery:
             for timer, about in due.items():
                 refused = self._refused.get(timer)
-                if refused is None or refused.next_at <= looked_at:
+                if refused is None or refused.next_at <= read_at:
                     nursery.start_soon(fire, about.instance, timer, about.failures)
         if self._failed:
             async with self._database.connection(ahead=True) as connection:
@@ -152,7 +152,7 @@ class Timers:
         if len(due) == limit and settled:
             self._next_at = trio.current_time()
         elif len(due) < len(found):
-            self._next_at = min(self._next_at, looked_at + found[len(due)].left_s)
+            self._next_at = min(self._next_at, read_at + found[len(due)].left_s)
         return fired
 
     async def _find(self, connection: TrioConnection, limit: int) -> tuple[list[NextTimer], bool]:

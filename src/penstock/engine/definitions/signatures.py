@@ -117,11 +117,11 @@ def _checked(arguments: bytes) -> str:
 async def _find(schema: dict[str, object], variables: bytes, added: str | None) -> Problem | None:
     def find() -> Problem | None:
         try:
-            return look()
+            return check()
         except (TypeError, ValueError, AttributeError):  # a schema of no form that we know says nothing
             return None
 
-    def look() -> Problem | None:
+    def check() -> Problem | None:
         value = msgspec.json.decode(variables, type=dict[str, object])
         own = {name: each for name, each in value.items() if not name.startswith(OWN_PREFIX)}
         required = [name for name in cast("list[str]", schema.get("required", [])) if name != added]

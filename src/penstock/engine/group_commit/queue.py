@@ -3,7 +3,7 @@
 `Batcher` is the queue; `GroupCommitQueue` adds how its batches meet the database: outages waited out, deadlocks
 repeated, bad items found by halving, and doubt. Before a batch is tried again that may have been committed, the
 group-commit queue looks what became of it: of the transactions that it committed (`commit`) by their ids, of single
-statements by `GroupCommitQueue.look`.
+statements by `GroupCommitQueue.find_earlier`.
 
 No batch waits long for a row: a lock that is not had within `database.LOCK_WAIT_MS` refuses the statement. Then it is
 asked whose rows other transactions hold: those items stand aside (`Batcher.let_wait_for_locks`), the others go on, and
@@ -149,7 +149,7 @@ class GroupCommitQueue(Batcher[I]):
         """Return those whose rows other transactions hold now."""
         return []
 
-    async def look(self, connection: TrioConnection, items: list[I]) -> None:
+    async def find_earlier(self, connection: TrioConnection, items: list[I]) -> None:
         """Answer those of which is seen that an earlier try applied them; what is seen is on the standby, too."""
 
     def roll_back(self, items: list[I]) -> None:
@@ -307,7 +307,7 @@ class GroupCommitQueue(Batcher[I]):
                 await transaction.carry_out(connection)
             else:
                 transaction.give_up()
-        await self.look(connection, items)
+        await self.find_earlier(connection, items)
 
     def _abandon(self, items: list[I]) -> None:
         """Nobody asks any more what became of the transactions of these items, unless others of theirs stand aside."""

@@ -54,7 +54,7 @@ CANCELS_AT_ONCE: Final = 100
 ENDS_AT_ONCE: Final = 1_000
 """Items that one look asks for."""
 IDLE_S: Final = 5.0
-LOOK_MIN_S: Final = 0.2
+POLL_MIN_S: Final = 0.2
 """Between two looks whether all have ended: a tenth of the batch's age, but so long at least."""
 WAIT_POLL_S: Final = 0.2
 WAITING_MAX: Final = 1_000
@@ -273,7 +273,7 @@ class Batches:
         if work is not None:
             await self.work_on(work)
             return
-        with trio.move_on_after(IDLE_S if due_s is None else min(max(due_s, LOOK_MIN_S), IDLE_S)):
+        with trio.move_on_after(IDLE_S if due_s is None else min(max(due_s, POLL_MIN_S), IDLE_S)):
             await self._made.wait()
         self._made = trio.Event()
 
@@ -350,7 +350,7 @@ class Batches:
     async def _settle(self, work: BatchWork, *, read_pool: bool = False) -> int | None:
         """End a batch of which all have ended; else an instance that is open. With ``read_pool`` the next look is
         set."""
-        within = (LOOK_MIN_S, self._settings.start_batch_look_max_seconds) if read_pool else None
+        within = (POLL_MIN_S, self._settings.start_batch_look_max_seconds) if read_pool else None
         async with self._database.connection() as connection:
             since = work.ended
             while since < work.total:

@@ -37,7 +37,7 @@ from penstock.store.rows.inbox import OpenTask, TaskItem, TaskKey
 from penstock.wire.page import Count, Page
 from penstock.wire.user_task import UserTask
 
-LOOK_S: Final = 1.0
+SCAN_MAX_S: Final = 1.0
 """So long a page is looked for among tasks that don't match; then it ends early, with a cursor to go on."""
 SUMMARIES_MAX_BYTES: Final = 1_048_576
 """Of variables that are read for the summaries of one page: those with the lowest ids first."""
@@ -206,14 +206,14 @@ class Inbox:
     ) -> tuple[list[TaskKey], int, bool]:
         """(tasks, the last that was looked at, whether there may be more)."""
         found: list[TaskKey] = []
-        until = trio.current_time() + LOOK_S
+        until = trio.current_time() + SCAN_MAX_S
         while job_types:
-            looked = await store.look(connection, job_types, after, wanted, unclaimed)
-            found += looked.found
+            listing = await store.scan(connection, job_types, after, wanted, unclaimed)
+            found += listing.found
             if len(found) > limit:
                 return found[:limit], found[limit - 1].seq, True
-            after = looked.last
-            if looked.looked < store.SCAN_ROWS:
+            after = listing.last
+            if listing.read_count < store.SCAN_ROWS:
                 break
             if trio.current_time() >= until:
                 return found, after, True

@@ -114,7 +114,7 @@ class InlineJobs:
         """Look into the queue for the caller; None where there is no use, or no room for answers. Raises
         TooManyRequests."""
         polls, types = self._polls, poll.types
-        if not polls.may_look(types) or (poll.waits and polls.queue.known_empty(types, now)):
+        if not polls.may_scan(types) or (poll.waits and polls.queue.known_empty(types, now)):
             return None
         item = ClaimItem(Waiter(poll.worker, types, poll.max_jobs, poll.lease_s, reservation))
         item.versions = polls.queue.versions(types)
@@ -154,7 +154,7 @@ class InlineJobs:
         """Let the poll wait for jobs that come to be, or are found in the queue; None where it would be refused, or
         answered at once. Its end is the caller's to know."""
         polls = self._polls
-        if polls.draining or not polls.may_look(poll.types):
+        if polls.draining or not polls.may_scan(poll.types):
             return None
         parked = ParkedPoll(poll, reservation, caller)
         if not polls.park_if_free(parked):

@@ -112,7 +112,7 @@ class Claims(GroupCommitQueue[ClaimItem]):
         self._turn = 0
         self._fell_short: set[str] = set()  # types of which the last claim found too few: there may be rows of no job
 
-    def look_at_all(self, job_types: Sequence[str]) -> None:
+    def scan_all(self, job_types: Sequence[str]) -> None:
         """The next claim of these types sees all that waits, however short ago the last look was."""
         self.low_water_marks.drop()
         self.fairness_order.open(job_types)

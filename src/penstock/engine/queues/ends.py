@@ -14,7 +14,7 @@ from penstock.errors import TooManyRequests
 from penstock.store.db.database import Database
 from penstock.store.rows import instances as store
 
-LOOK_S: Final = 0.2
+POLL_INTERVAL_S: Final = 0.2
 SCAN_MAX_INSTANCES: Final = 1_000
 """One statement asks for so many."""
 WAITING_MAX: Final = 10_000
@@ -66,7 +66,7 @@ class Ends:
     async def step(self) -> None:
         """One round of the service loop."""
         await self._somebody.wait()
-        await trio.sleep(LOOK_S)
+        await trio.sleep(POLL_INTERVAL_S)
         await self.scan_once()
 
     async def scan_once(self) -> int:

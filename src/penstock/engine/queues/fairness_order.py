@@ -90,21 +90,21 @@ class FairnessOrder:
             if (turn := self._fairness_order.get(name)) is not None:
                 turn.closed_until = 0.0
 
-    def note(self, job_type: str, look: ClaimScan, found: int, *, keys_max: int, took_s: float) -> None:
+    def note(self, job_type: str, scan: ClaimScan, found: int, *, keys_max: int, took_s: float) -> None:
         """A claim looked at ``keys_max`` keys at most and found so many jobs. Where worse priorities wait the next one
         is at these, then from the best on again."""
         turn = self._turn_of(job_type)
         self._fairness_order.move_to_end(job_type)
-        more = look.more(keys_max) or turn.after > BEFORE_ALL
-        turn.after = BEFORE_ALL if look.ended_at is None else look.ended_at
-        if look.cursor is not None:  # else the queue has no room: nothing was looked at, of its keys nothing is known
-            turn.cursor = look.cursor
+        more = scan.more(keys_max) or turn.after > BEFORE_ALL
+        turn.after = BEFORE_ALL if scan.ended_at is None else scan.ended_at
+        if scan.cursor is not None:  # else the queue has no room: nothing was looked at, of its keys nothing is known
+            turn.cursor = scan.cursor
             if not more:
                 self._forget_hints(turn)
                 turn.hinted, turn.round_at = None, self._clock()
             elif turn.hinted is None:
                 turn.hinted = {}
-        turn.closed_until = 0.0 if found else self._clock() + _pause_s(look, took_s, more=more)
+        turn.closed_until = 0.0 if found else self._clock() + _pause_s(scan, took_s, more=more)
 
     def _turn_of(self, job_type: str) -> _Turn:
         turn = self._fairness_order.get(job_type)
@@ -169,8 +169,8 @@ class FairnessOrder:
                 turn.reassign_at = 0.0
 
 
-def _pause_s(look: ClaimScan, took_s: float, *, more: bool) -> float:
+def _pause_s(scan: ClaimScan, took_s: float, *, more: bool) -> float:
     """After a look that found nothing. ``more``: there may be keys that it did not look at, or others had in hand."""
     least_s, most_s = (0.0, WALK_PAUSE_MAX_S) if more else (FRUITLESS_S, FRUITLESS_MAX_S)
     pause_s = min(max(FRUITLESS_SHARE * took_s, least_s), most_s)
-    return pause_s if look.retry_s is None else min(pause_s, max(look.retry_s, 0.0))
+    return pause_s if scan.retry_s is None else min(pause_s, max(scan.retry_s, 0.0))

@@ -137,7 +137,7 @@ class FastPath(GroupCommitQueue[FastCompletion]):
         if deliveries:
             await self._polls.deliveries.deliver_all(connection, deliveries, known)
         if refused and again:  # the earlier try may have been committed just now: ours waited for its row locks
-            await self.look(connection, refused)
+            await self.find_earlier(connection, refused)
             refused = [item for item in refused if not item.settled]
         if refused:
             await self._decide(connection, refused)
@@ -238,7 +238,7 @@ class FastPath(GroupCommitQueue[FastCompletion]):
             if decision is not FenceDecision.APPLY or item.tries >= TRIES_MAX:
                 item.answer(decision)
 
-    async def look(self, connection: TrioConnection, items: list[FastCompletion]) -> None:
+    async def find_earlier(self, connection: TrioConnection, items: list[FastCompletion]) -> None:
         """An earlier try may have been committed: jobs that it dispatched directly are found under their new execution.
 
         That execution has to follow from this very completion. Another attempt may have come in between, and the worker

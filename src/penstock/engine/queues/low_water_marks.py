@@ -4,7 +4,7 @@ A transaction that somebody holds open keeps those versions from being removed, 
 Ids in the queue only grow, except that transactions do not commit in the order in which they drew them, and that a job
 of a better priority comes before what was taken, and that what is late (`LATE_PLACE`) stands behind all others. So a
 floor lies `LOW_WATER_MARGIN_IDS` below the last row that was taken, and all floors are dropped now and then: what lies
-below one is found after `LOOK_INTERVAL_S`, or as seldom as its cost asks for. Pure bookkeeping, no I/O.
+below one is found after `SCAN_INTERVAL_S`, or as seldom as its cost asks for. Pure bookkeeping, no I/O.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock.store.rows.jobs import LATE_PLACE, ClaimedJob, LowWaterMark
 
 LOW_WATER_MARGIN_IDS: Final = 50_000
 """Ids that transactions under way may have drawn: batches of some engines, with all that draws from the sequence."""
-LOOK_INTERVAL_S: Final = 1.0
+SCAN_INTERVAL_S: Final = 1.0
 SCAN_SHARE: Final = 20
 """Looks at the whole queue may take a twentieth of the time."""
 
@@ -50,7 +50,7 @@ class LowWaterMarks:
 
     def remember_whole_scan(self, seconds: float) -> None:
         """A look at the whole queue took so long."""
-        self._drop_at = self._clock() + max(LOOK_INTERVAL_S, SCAN_SHARE * seconds)
+        self._drop_at = self._clock() + max(SCAN_INTERVAL_S, SCAN_SHARE * seconds)
 
     def mark_taken(self, dropped: int, claimed: Iterable[ClaimedJob]) -> None:
         """What a claim took that began at ``dropped``.
@@ -67,6 +67,6 @@ class LowWaterMarks:
             if before is None or row.ordinal > before.ordinal:
                 last[row.job_type] = row
         if last and not self._low_water_marks:
-            self._drop_at = max(self._drop_at, self._clock() + LOOK_INTERVAL_S)
+            self._drop_at = max(self._drop_at, self._clock() + SCAN_INTERVAL_S)
         for job_type, row in last.items():
             self._low_water_marks[job_type] = LowWaterMark(row.priority, row.place - LOW_WATER_MARGIN_IDS)

@@ -95,11 +95,11 @@ class Polls:
         """Jobs for ``waiter``, waiting up to ``wait_s`` seconds. Cancelled or refused, what it was given goes back."""
         deadline = trio.current_time() + wait_s
         self.activity.observe_poll(waiter.worker, waiter.types)
-        if not self.may_look(waiter.types):
+        if not self.may_scan(waiter.types):
             raise Overloaded("too many large answers at once; poll again later")
         try:
             if wait_s <= 0 or not self.queue.known_empty(waiter.types):
-                await self._look(waiter)
+                await self._scan(waiter)
             if waiter.jobs or wait_s <= 0 or self.draining or self._is_full_for(waiter):
                 waiter.closed = True
                 return waiter.jobs
@@ -121,7 +121,7 @@ class Polls:
             raise
         return waiter.jobs
 
-    def may_look(self, types: Sequence[str]) -> bool:
+    def may_scan(self, types: Sequence[str]) -> bool:
         """Return whether there is room for a job of these types."""
         return self._memory.fits(self._sizes.largest(types))
 
@@ -140,7 +140,7 @@ class Polls:
         """Return whether there is no room to park it."""
         return len(self.waiters) >= self._settings.poll_max_parked or not self.waiters.fits(waiter)
 
-    async def _look(self, waiter: Waiter) -> None:
+    async def _scan(self, waiter: Waiter) -> None:
         """Claim from the queue; once more when this engine queued a job of the type meanwhile."""
         while True:
             versions = self.queue.versions(waiter.types)

@@ -38,7 +38,7 @@ WEIGHT_MAX: Final = 100
 KEYS_SHOWN_MAX: Final = 20
 JOINED_QUEUES_MAX: Final = 1_000
 """Of all queues, when a program that registers makes one more."""
-LOOK_INTERVAL_S: Final = 1.0
+POLL_INTERVAL_S: Final = 1.0
 T = TypeVar("T")
 
 
@@ -103,7 +103,7 @@ class Queues:
 
     async def step(self) -> None:
         """Look once a second, and at every hint."""
-        with trio.move_on_after(LOOK_INTERVAL_S):
+        with trio.move_on_after(POLL_INTERVAL_S):
             await self._changed.wait()
         self._changed = trio.Event()
         await self.run_once()

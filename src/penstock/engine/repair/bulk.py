@@ -67,7 +67,7 @@ HOLD_S: Final = 10.0
 PAGE_S: Final = 5.0
 """A page lasts about so long at most when there is a rate."""
 IDLE_S: Final = 1.0
-LOOK_S: Final = 2.0
+SCAN_MAX_S: Final = 2.0
 """So long a look at what matches may take; then its count is not exact."""
 _AWAY: Final = (Unavailable, Overloaded, TooManyRequests)
 _OF_ONE: Final = (KeyMissing, MailboxFull)
@@ -129,7 +129,7 @@ class Bulk:
         """What the operation would meet now; nothing is done. Raises BadRequest."""
         check_act(request, self._limits)
         wanted = _wanted(request)
-        found = await self._look(wanted, SUMMARIES_MAX)
+        found = await self._scan(wanted, SUMMARIES_MAX)
         if request.action != "migrate":
             return found
         return msgspec.structs.replace(found, refusals=await self._refusals(request, wanted))
@@ -143,7 +143,7 @@ class Bulk:
                 wanted.definition_id, request.version or 0, request.steps or {}
             )
             details = msgspec.structs.replace(details, version=version)
-        found = await self._look(wanted, 0)
+        found = await self._scan(wanted, 0)
         if found.count == 0:
             raise Conflict("no instance matches")
         new = store.NewBulk(
@@ -197,26 +197,26 @@ class Bulk:
             await store.stop(connection, int(id))
         return await self.get(id)
 
-    async def _look(self, wanted: _Wanted, summaries_max: int) -> BulkPreview:
+    async def _scan(self, wanted: _Wanted, summaries_max: int) -> BulkPreview:
         """Counts what matches, in bounded time; ``summaries_max`` of them by cause and step."""
         causes: Counter[str] = Counter()
         texts: dict[str, str] = {}
         steps: Counter[str] = Counter()
-        count, looked, below, more = 0, 0, store.BEYOND_ALL, True
-        with trio.move_on_after(LOOK_S):
+        count, scanned, below, more = 0, 0, store.BEYOND_ALL, True
+        with trio.move_on_after(SCAN_MAX_S):
             while more and count <= COUNT_MAX:
-                in_detail = wanted.is_seen_one_by_one or looked < summaries_max
+                in_detail = wanted.is_seen_one_by_one or scanned < summaries_max
                 page, below, more = await self._page(wanted, below, 2 * PAGE_MAX if in_detail else COUNTED_AT_ONCE)
                 if in_detail:
                     matching = _matching(wanted, await self._summaries(page))
-                    for one in matching if looked < summaries_max else ():
+                    for one in matching if scanned < summaries_max else ():
                         if one.failure_reason is not None:
                             text = failure_text(one.failure_reason, one.failure_code)
                             cause = cause_of(text)
                             causes[cause] += 1
                             texts.setdefault(cause, text)
                         steps.update({place.step_id for place in one.where})
-                    looked += len(page)
+                    scanned += len(page)
                     count += len(matching)
                 else:
                     count += len(page)
@@ -232,7 +232,7 @@ class Bulk:
         below, more, checked = store.BEYOND_ALL, True, 0
         refused: builtins.list[MigrationCheck] = []
         due, rule = 0, rule_of(request.timers)
-        with trio.move_on_after(LOOK_S):
+        with trio.move_on_after(SCAN_MAX_S):
             while more and checked < SUMMARIES_MAX:
                 page, below, more = await self._page(wanted, below, PAGE_MAX)
                 if wanted.is_seen_one_by_one:

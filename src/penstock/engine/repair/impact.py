@@ -36,7 +36,7 @@ TRIED_MAX: Final = 500
 SLICE_ITEMS: Final = 25
 """Read and planned at once: of a forEach an instance may have a thousand tokens."""
 REFUSALS_MAX: Final = 100
-LOOK_S: Final = 2.0
+SCAN_MAX_S: Final = 2.0
 """So long instances are tried."""
 OPEN: Final = ("ACTIVE", "WAITING")
 SAME, CHANGED, REMOVED = "SAME", "CHANGED", "REMOVED"
@@ -109,7 +109,7 @@ class Impact:
     async def _refusals(self, target: Target) -> BulkRefusals:
         """What migrations of the newest open instances of other versions would be refused for."""
         checked: list[MigrationCheck] = []
-        with trio.move_on_after(LOOK_S):
+        with trio.move_on_after(SCAN_MAX_S):
             for status in OPEN:
                 wanted = InstanceFilter(definition_id=target.definition.id, status=status)
                 cursor, tried = None, 0

@@ -163,7 +163,7 @@ class Migrations:
         """Each of the instances that are there, as it stands now."""
         checks: list[MigrationCheck] = []
         now = await activity_store.read_clock(connection)
-        for seen in await store.look(connection, instances):
+        for seen in await store.read_snapshots(connection, instances):
             loaded = await self._definitions.by_key(connection, seen.definition)
             try:
                 check_target(seen.status, loaded, target.definition, target.key)
@@ -194,7 +194,7 @@ class Migrations:
         return checks
 
     async def _target(self, connection: TrioConnection, instance: int, version: int) -> LoadedDefinition:
-        found = await store.look(connection, [instance])
+        found = await store.read_snapshots(connection, [instance])
         if not found:
             raise NotFound(f"instance '{ids.show_instance(instance)}' is unknown")
         loaded = await self._definitions.by_key(connection, found[0].definition)

@@ -376,8 +376,8 @@ class JournalQueues:
             tell, waits = item.tell, found.get(item.tell.instance)
             if waits is None or tell.payload is None:
                 continue
-            look = partial(problem_of, waits.branches, waits.last, tell.name or "", tell.payload)
-            if (problem := await run_sized(len(waits.branches) + len(tell.payload), look)) is None:
+            check = partial(problem_of, waits.branches, waits.last, tell.name or "", tell.payload)
+            if (problem := await run_sized(len(waits.branches) + len(tell.payload), check)) is None:
                 continue
             if await signals.find_id(connection, tell.instance, tell.dedup) is None:  # else it came, and is over
                 refused.setdefault(tell.instance, []).append((item, problem))

@@ -12,7 +12,7 @@ from typing import Final
 
 import trio
 
-POLL_FIRST_S, LOOK_MAX_S = 0.05, 1.0
+POLL_FIRST_S, POLL_MAX_S = 0.05, 1.0
 WATCHED_S: Final = 5.0
 WATCH_AGAIN_S: Final = 2.0
 """Whoever waits for what a run shows says so again."""
@@ -36,7 +36,7 @@ class RunSubscription:
         with trio.move_on_at(min(ends, trio.current_time() + self._pause_s)):
             await self._event.wait()
         self._event = trio.Event()
-        self._pause_s = min(1.5 * self._pause_s, LOOK_MAX_S)
+        self._pause_s = min(1.5 * self._pause_s, POLL_MAX_S)
 
 
 class RunSubscriptions:

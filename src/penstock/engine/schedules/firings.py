@@ -119,7 +119,7 @@ class Firings(GroupCommitQueue[FiringItem]):
         with self.transaction(transaction):
             asked = [item.schedule for item in items if item.trigger is not None]
             locked = await store.lock(connection, [*by_schedule], asked)
-            scans = await self._look(connection, locked, by_schedule, now)
+            scans = await self._scan(connection, locked, by_schedule, now)
             scans, overtaken = await self._hold_overtaken(connection, scans, again)
             await self._leave(connection, items, {one.id for one in locked}, again)
             if not scans:
@@ -160,7 +160,7 @@ class Firings(GroupCommitQueue[FiringItem]):
             else:
                 item.refuse(NotFound("the schedule was deleted"))
 
-    async def _look(
+    async def _scan(
         self,
         connection: TrioConnection,
         locked: Sequence[LockedSchedule],

@@ -416,7 +416,7 @@ class _PlainStarts(GroupCommitQueue[StartItem]):
     async def apply(self, connection: TrioConnection, items: list[StartItem], again: bool) -> None:
         await self._starts.apply_plain(connection, items, again)
 
-    async def look(self, connection: TrioConnection, items: list[StartItem]) -> None:
+    async def find_earlier(self, connection: TrioConnection, items: list[StartItem]) -> None:
         await self._starts.find_lost(connection, items)
 
     def roll_back(self, items: list[StartItem]) -> None:

@@ -24,7 +24,7 @@ from penstock.wire.error_code import failure_text
 from penstock.wire.failures import FailureGroup, FailureList
 
 FAILURES_MAX: Final = 1_000
-LOOKED_MAX: Final = 100_000
+SCANNED_MAX: Final = 100_000
 """So many of the newest are looked through for those of a definition: of a million it took 0.4 s."""
 FILL_ROWS: Final = 2_000
 KEPT_S: Final = 5.0
@@ -87,7 +87,7 @@ class Failures:
             if range_s is not None:
                 since = await activity_store.read_clock(connection) - timedelta(seconds=range_s)
                 first = ids.first_instance(since)
-            behind = None if keys is None else await store.failure_behind(connection, first, LOOKED_MAX)
+            behind = None if keys is None else await store.failure_behind(connection, first, SCANNED_MAX)
             if behind is not None:
                 first = behind + 1
             rows = await store.newest_failures(connection, keys, first, FAILURES_MAX)

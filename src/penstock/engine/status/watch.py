@@ -24,7 +24,7 @@ from penstock.store.db.database import Database
 from penstock.store.rows import watch as store
 from penstock.wire.overview import OverviewView
 
-LOOK_S: Final = 1.0
+POLL_INTERVAL_S: Final = 1.0
 WAIT_MAX_S: Final = 30.0
 INSTANCES_MAX: Final = 200
 """That one call watches."""
@@ -83,7 +83,7 @@ class Watch:
         self._known: dict[int, _Known] = {}
         self._watched: Counter[int] = Counter()
         self._parked = 0
-        self._looked = trio.Event()
+        self._polled = trio.Event()
         self._wanted = trio.Event()
         self._stopping = False
 
@@ -123,7 +123,7 @@ class Watch:
                     if changes is not None or self._stopping:
                         return changes
                     self._wanted.set()
-                    await self._looked.wait()
+                    await self._polled.wait()
             return None
         finally:
             self._parked -= 1
@@ -139,11 +139,11 @@ class Watch:
         if not self._parked:
             self._wanted = trio.Event()
             await self._wanted.wait()
-        await self.look()
-        await self.look_over()
-        await trio.sleep(LOOK_S)
+        await self.poll()
+        await self.poll_overviews()
+        await trio.sleep(POLL_INTERVAL_S)
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """See what has changed, and tell those who wait."""
         watched = list(self._watched)
         async with self._database.connection() as connection:
@@ -160,19 +160,19 @@ class Watch:
                 del self._known[id]
         self._notify()
 
-    async def look_over(self) -> None:
+    async def poll_overviews(self) -> None:
         """Read the overviews that are watched, and tell those who wait."""
         for name in list(self._ranges):
             await self._read(name)
 
     def _notify(self) -> None:
-        looked, self._looked = self._looked, trio.Event()
-        looked.set()
+        polled, self._polled = self._polled, trio.Event()
+        polled.set()
 
     def drain(self) -> None:
         """Answer those who wait now, and all others at once."""
         self._stopping = True
-        self._looked.set()
+        self._polled.set()
 
     def _note(self, id: int, mark: int | None) -> None:
         known = self._known.get(id)
@@ -207,12 +207,12 @@ class Watch:
         """Instances that were started later, of those that were seen last."""
         return 0 if than is None else len(self._latest) - bisect_right(self._latest, than)
 
-    def _since(self, look: int, watched: Sequence[int], newest: int | None, overview: str | None) -> Changes | None:
-        """What was seen to change after a look; None when nothing was."""
-        changed = [id for id in watched if (known := self._known.get(id)) is not None and known.changed_at > look]
-        newer = self._newer(newest) if self._newest_at > look else 0
+    def _since(self, scan: int, watched: Sequence[int], newest: int | None, overview: str | None) -> Changes | None:
+        """What was seen to change after a scan; None when nothing was."""
+        changed = [id for id in watched if (known := self._known.get(id)) is not None and known.changed_at > scan]
+        newer = self._newer(newest) if self._newest_at > scan else 0
         reading = None if overview is None else self._readings.get(overview)
-        view = reading.view if reading is not None and reading.changed_at > look else None
+        view = reading.view if reading is not None and reading.changed_at > scan else None
         if not changed and not newer and view is None:
             return None
         return Changes(self._tag(), [ids.show_instance(id) for id in changed], newer, view)
@@ -221,10 +221,10 @@ class Watch:
         return f"{self._name}-{self._scans}"
 
     def _read_tag(self, since: str | None) -> int | None:
-        name, _, look = (since or "").partition("-")
-        if name != self._name or not look.isascii() or not look.isdigit() or len(look) > 18:
+        name, _, scan = (since or "").partition("-")
+        if name != self._name or not scan.isascii() or not scan.isdigit() or len(scan) > 18:
             return None
-        return min(int(look), self._scans)
+        return min(int(scan), self._scans)
 
 
 def _instance(id: str) -> int:

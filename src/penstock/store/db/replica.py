@@ -32,13 +32,13 @@ class Replica:
         self._schema = schema
         self._max_lag_s = max_lag_s
         self._placed = False
-        self._looking = trio.Lock()
+        self._checking = trio.Lock()
         self._fit, self._until = False, float("-inf")
 
     async def is_fit(self) -> bool:
         """Return whether lists may be read from it now."""
         if trio.current_time() >= self._until:
-            async with self._looking:  # one look answers all who wait for it
+            async with self._checking:  # one look answers all who wait for it
                 if trio.current_time() >= self._until:
                     problem = await self.problem()
                     self._fit = problem is None

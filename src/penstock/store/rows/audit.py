@@ -9,7 +9,7 @@ from penstock.store.db.connection import TrioConnection
 from penstock.store.db.statements import SQL, Statement
 
 OLD_MAX_CHARS: Final = 1_000
-LOOKED_MAX: Final = 20_000
+SCANNED_MAX: Final = 20_000
 """So many records are looked at for a page of those wanted."""
 
 
@@ -63,9 +63,9 @@ class AuditFilter(NamedTuple):
 async def find(
     connection: TrioConnection, wanted: AuditFilter, *, before: int, limit: int
 ) -> tuple[list[AnyEntry], int | None]:
-    """Up to ``limit`` records below a position, newest first, of the next `LOOKED_MAX`; and below which position there
+    """Up to ``limit`` records below a position, newest first, of the next `SCANNED_MAX`; and below which position there
     may be more."""
-    rows = cast(Any, await connection.fetch(SQL["list_audit"], (before, *wanted, limit, LOOKED_MAX)))
+    rows = cast(Any, await connection.fetch(SQL["list_audit"], (before, *wanted, limit, SCANNED_MAX)))
     *found, (lowest, *_) = rows
     entries = [AnyEntry(*row) for row in found]
     return entries, entries[-1].position if len(entries) == limit else lowest

@@ -179,11 +179,11 @@ async def first_open(connection: TrioConnection, batch: int, since: int, limit: 
 
 
 async def record_ended(
-    connection: TrioConnection, batch: int, until: int, look_s: tuple[float, float] | None = None
+    connection: TrioConnection, batch: int, until: int, poll_within_s: tuple[float, float] | None = None
 ) -> None:
-    """All before that place have ended; with ``look_s`` the next look comes within these seconds."""
-    least_s, most_s = look_s or (0.0, 0.0)
-    await connection.fetch(SQL["batch_ended_until"], (batch, until, look_s is not None, least_s, most_s))
+    """All before that place have ended; with ``poll_within_s`` the next look comes within these seconds."""
+    least_s, most_s = poll_within_s or (0.0, 0.0)
+    await connection.fetch(SQL["batch_ended_until"], (batch, until, poll_within_s is not None, least_s, most_s))
 
 
 async def end(connection: TrioConnection, batch: int) -> None:

@@ -59,7 +59,7 @@ class Unlisted(NamedTuple):
 class Listing(NamedTuple):
     """What a look found. ``looked`` rows were read, the last of them is ``last``."""
 
-    looked: int
+    read_count: int
     last: int
     found: list[TaskKey]
 
@@ -74,14 +74,14 @@ async def count(connection: TrioConnection, most: int) -> int:
     return cast(int, (await connection.fetch(SQL["count_tasks"], (most,)))[0][0])
 
 
-async def look(
+async def scan(
     connection: TrioConnection, job_types: Sequence[int], after: int, definitions: Sequence[int] | None, unclaimed: bool
 ) -> Listing:
     """The next `SCAN_ROWS` of these job types, oldest first, and those of them that are wanted."""
     wanted = None if definitions is None else arrays.ints(definitions)
     params = (arrays.ints(job_types), after, wanted, unclaimed, SCAN_ROWS)
-    looked, last, found = cast(Any, (await connection.fetch(SQL["list_tasks"], params))[0])
-    return Listing(looked, last or after, [TaskKey(*key) for key in found])
+    read_count, last, found = cast(Any, (await connection.fetch(SQL["list_tasks"], params))[0])
+    return Listing(read_count, last or after, [TaskKey(*key) for key in found])
 
 
 async def claimed(

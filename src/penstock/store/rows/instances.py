@@ -380,11 +380,11 @@ async def _walk(
                   listed.key_prefix, listed.flow_key, listed.error_contains, steps)  # fmt: skip
         statements = [(SQL["begin"], ()), (SQL["plan_for_values"], ()), (statement, params), (SQL["commit"], ())]
         *_, rows, _ = await connection.roundtrip(statements)
-        looked, last, ids = cast(tuple[int, int, list[int]], rows[0])
+        scanned, last, ids = cast(tuple[int, int, list[int]], rows[0])
         found += ids
         if len(found) == limit:
             return found, found[-1]
-        if looked < WALK_PIECE_ROWS:
+        if scanned < WALK_PIECE_ROWS:
             return found, None
         before, since = (before, last + 1) if oldest else (last, since)
         if trio.current_time() >= deadline:
@@ -527,9 +527,9 @@ async def newest_failures(
     return [FailureRow(*cast(Any, row)) for row in rows]
 
 
-async def failure_behind(connection: TrioConnection, since: int, looked: int) -> int | None:
+async def failure_behind(connection: TrioConnection, since: int, scanned: int) -> int | None:
     """The instance that failed behind the newest ``looked``, if it has begun since an id."""
-    rows = await connection.fetch(SQL["failure_behind"], (looked, since))
+    rows = await connection.fetch(SQL["failure_behind"], (scanned, since))
     return cast(int, rows[0][0]) if rows else None
 
 
@@ -543,10 +543,10 @@ class FailuresAlike(NamedTuple):
     since: datetime
 
 
-async def failures_alike(connection: TrioConnection, looked: int, most: int) -> tuple[list[FailuresAlike], bool]:
+async def failures_alike(connection: TrioConnection, scanned: int, most: int) -> tuple[list[FailuresAlike], bool]:
     """The most frequent ones of the newest ``looked`` that failed; whether these are all."""
-    rows = cast(Any, await connection.fetch(SQL["failures_alike"], (looked, most)))
-    return [FailuresAlike(*row[:5]) for row in rows], all(row[5] < looked for row in rows)
+    rows = cast(Any, await connection.fetch(SQL["failures_alike"], (scanned, most)))
+    return [FailuresAlike(*row[:5]) for row in rows], all(row[5] < scanned for row in rows)
 
 
 async def estimate(connection: TrioConnection) -> int:

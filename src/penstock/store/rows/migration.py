@@ -39,7 +39,7 @@ class MovedToken(NamedTuple):
     timeout_s: float | None
 
 
-async def look(connection: TrioConnection, instances: Sequence[int]) -> list[MigrationSnapshot]:
+async def read_snapshots(connection: TrioConnection, instances: Sequence[int]) -> list[MigrationSnapshot]:
     """What `core.advance.migration` is to decide on; instances that are not there are left out."""
     ids = arrays.ints(instances)
     async with one_snapshot(connection):

@@ -75,14 +75,14 @@ async def taken_runs(connection: TrioConnection, instances: Sequence[int]) -> di
 def _beginnings(rows: Sequence[Any], vault: Vault | None) -> dict[int, tuple[list[JournalRow] | None, bool]]:
     """By instance; a run of which a key is missing keeps none of the others from being taken."""
     found: dict[int, tuple[list[JournalRow] | None, bool]] = {}
-    for id, looked, *columns in rows:
+    for id, read_count, *columns in rows:
         records, _ = found.get(id, ([], False))
         if records is not None and columns[0] is not None and len(records) < BEGINNING_MAX_ROWS:
             try:
                 records.append(read_record(columns, vault))
             except KeyMissing:
                 records = None
-        found[id] = (records, records is not None and looked > len(records))
+        found[id] = (records, records is not None and read_count > len(records))
     return {id: (_of_known_rules(records, more=more), more) for id, (records, more) in found.items()}
 
 
