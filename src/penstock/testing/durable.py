@@ -646,7 +646,8 @@ def _ended(run: Activation) -> Outcome | Record:
 def _filled_the_stack(error: BaseException | None) -> bool:
     """Return whether the run ended as Python's stack was full, which depends on the frames below it."""
     if isinstance(error, BaseExceptionGroup):
-        return any(_filled_the_stack(each) for each in error.exceptions)
+        group = cast("BaseExceptionGroup[BaseException]", error)
+        return any(_filled_the_stack(each) for each in group.exceptions)
     return isinstance(error, RecursionError)
 
 
