@@ -14,7 +14,7 @@ from penstock.api.operation import Body, DeclaredOperation, Rest, Where
 from penstock.api.permission import Permission
 from penstock.client.call import RowCall
 from penstock.client.exchange import exchange_for
-from penstock.engine.operations import bound_operations
+from penstock.engine.operations.table import bound_operations
 from penstock.errors import NotFound
 from penstock.rest.operations import OPERATIONS
 from penstock.rest.reading import ROUTE

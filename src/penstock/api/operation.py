@@ -1,7 +1,7 @@
 """What a row of the table of operations holds: its form on both wires, who may call, what may be sent again.
 
 Servers and clients read it, so it imports neither. A row decides nothing: what an operation does is bound to it in the
-engine (`penstock.engine.operations`).
+engine (`penstock.engine.operations.table`).
 """
 
 from __future__ import annotations

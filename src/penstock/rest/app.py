@@ -18,7 +18,7 @@ from penstock.access.identity import Identity, set_identity
 from penstock.access.limits import CallLimits
 from penstock.api import ROWS
 from penstock.engine.engine import Engine
-from penstock.engine.operations import bound_operations
+from penstock.engine.operations.table import bound_operations
 from penstock.engine.requests.answers import MemoryReservation
 from penstock.errors import Forbidden, PayloadTooLarge, PenstockError, TooManyRequests, Unauthenticated
 from penstock.log.log import set_trace

@@ -16,7 +16,7 @@ from quart import Response, request
 
 from penstock.api import ROWS, rows_of
 from penstock.api.operation import Body, FieldPlace, Row, Where
-from penstock.engine.operations import Serve
+from penstock.engine.operations.table import Serve
 from penstock.engine.requests.paging import NAME_MAX_CHARS
 from penstock.engine.requests.payload import (
     PayloadLimits,

@@ -12,7 +12,7 @@ from msgspec import NODEFAULT
 from penstock.api import ROWS
 from penstock.api.operation import Grpc, Row, Where
 from penstock.engine.engine import Engine
-from penstock.engine.operations import Serve, bound_operations
+from penstock.engine.operations.table import Serve, bound_operations
 from penstock.engine.requests.payload import ERROR_MESSAGE_MAX_BYTES, PayloadLimits, clean_text
 from penstock.errors import BadRequest
 from penstock.loop.offload import run_long

@@ -1,0 +1,1 @@
+"""What serves each operation of `penstock.api`: `table` has all of them."""
