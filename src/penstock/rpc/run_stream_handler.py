@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -28,7 +27,6 @@ from penstock.engine.queues.journal_items import (
     WATCH,
     ClaimedRun,
     JournalPage,
-    JournalRow,
     NewRecord,
     RunEnd,
     RunLease,
@@ -37,6 +35,7 @@ from penstock.engine.requests import ids
 from penstock.engine.requests.payload import EMPTY_OBJECT, check_count, check_text
 from penstock.engine.runs.children import own_id
 from penstock.engine.runs.code import CodeWorkflow
+from penstock.engine.runs.records import run_record, time_of
 from penstock.errors import BadRequest, Forbidden, JournalTooLong, LeaseLost, PenstockError, Unavailable
 from penstock.errors import TooManyRequests as Busy
 from penstock.loop.offload import run_sized
@@ -387,11 +386,6 @@ def _records_size(records: Sequence[w.RunRecord]) -> int:
     return sum(RECORD_BYTES + len(record.path) + len(record.payload or "") for record in records)
 
 
-def time_of(seconds: float) -> datetime:
-    """Return a time of a journal, in seconds since 1970."""
-    return datetime.fromtimestamp(seconds, UTC)
-
-
 def _end(item: w.RunFinish, view: bytes | None) -> RunEnd:
     if item.error:
         _check_json(item.error, "error")
@@ -430,23 +424,6 @@ def _new_record(record: w.RunRecord) -> NewRecord:
         took_ms=record.took_ms,
         mark=record.mark,
         rules=record.rules or 0,
-    )
-
-
-def run_record(row: JournalRow) -> w.RunRecord:
-    """Return a record as executors read it."""
-    return w.RunRecord(
-        kind=row.kind,
-        path=row.path,
-        name=row.name,
-        payload=row.payload,
-        digest=row.digest,
-        attempt=row.attempt,
-        took_ms=row.took_ms,
-        mark=row.mark,
-        rules=row.rules,
-        position=f"{row.pos:x}",
-        at=time_of(row.at),
     )
 
 

@@ -17,11 +17,11 @@ from penstock.engine.definitions.definitions import app_of
 from penstock.engine.engine import Engine
 from penstock.engine.requests.payload import EMPTY_OBJECT, check_count, check_text
 from penstock.engine.runs.code import CodeWorkflow
+from penstock.engine.runs.records import run_record, time_of
 from penstock.engine.schedules.declared import InCode
 from penstock.errors import BadRequest
 from penstock.rpc.methods import unary
 from penstock.rpc.reading import read_variables, required
-from penstock.rpc.run_stream_handler import run_record, time_of
 from penstock.store.rows.origins import OriginRow
 from penstock.wire import runs_v1 as w
 from penstock.wire.model import Instance, RunTree, StartRequest
