@@ -17,7 +17,6 @@ from penstock.rest.app import make_app
 from penstock.rest.hiding import Hider, fields_of
 from penstock.rest.operations import KINDS_BY_NAME, OPERATIONS
 from penstock.rpc.rows import Rows
-from penstock.rpc.runs_service import RunService
 from penstock.rpc.service import WorkflowEngine
 from penstock.rpc.worker_service import WorkerService
 from penstock.testing.definitions import definition, end
@@ -299,7 +298,7 @@ async def test_each_rpc_whose_answer_carries_variables_is_known(
     make_driver: MakeDriver,
 ) -> None:
     engine = make_driver().engine
-    services = [kind(engine) for kind in (WorkflowEngine, WorkerService, Rows, RunService)]
+    services = [kind(engine) for kind in (WorkflowEngine, WorkerService, Rows)]
     methods = [method for each in services for method in each.__mapping__().items()]
     carrying = {path.rpartition(".")[2] for path, handler in methods if fields_of(cast(Any, handler)[3])}
     assert carrying == READING_ONE | LEAVING_OUT

@@ -22,7 +22,6 @@ from penstock.engine.runs.origins import ORIGINS_MAX
 from penstock.errors import BadRequest, Conflict, Forbidden, NotFound
 from penstock.rpc.problems import status_of
 from penstock.rpc.rows import Rows
-from penstock.rpc.runs_service import RunService
 from penstock.rpc.server import GrpcServer
 from penstock.rpc.worker_service import WorkerService
 from penstock.testing.definitions import linear
@@ -60,7 +59,7 @@ async def client(driver: Driver) -> AsyncGenerator[RawClient]:
     gate.replace_tokens(
         KnownToken(name, name, TOKENS[name].digest, read_grant(grant), float("inf")) for name, grant in GRANTS.items()
     )
-    services = [RunService(driver.engine), WorkerService(driver.engine), Rows(driver.engine)]
+    services = [WorkerService(driver.engine), Rows(driver.engine)]
     with trio.fail_after(60):
         async with connected(GrpcServer(services, status_of=status_of, gate=gate)) as found:
             yield found

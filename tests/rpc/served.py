@@ -17,7 +17,6 @@ from penstock.engine.engine import Engine
 from penstock.rpc.limits import RpcLimits
 from penstock.rpc.problems import status_of
 from penstock.rpc.rows import Rows
-from penstock.rpc.runs_service import RunService
 from penstock.rpc.server import GrpcServer
 from penstock.rpc.service import WorkflowEngine
 from penstock.rpc.worker_service import WorkerService
@@ -148,7 +147,6 @@ async def served(
         WorkflowEngine(engine),
         WorkerService(engine),
         Rows(engine),
-        RunService(engine),
     )
     server = GrpcServer(services, status_of=status_of, limits=limits or RpcLimits(), gate=gate)
     sock = socket.create_server(("127.0.0.1", 0))

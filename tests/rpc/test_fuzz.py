@@ -20,7 +20,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.rpc.rows import Rows
-from penstock.rpc.runs_service import RunService
 from penstock.rpc.service import WorkflowEngine
 from penstock.rpc.worker_service import WorkerService
 from penstock.testing.definitions import linear
@@ -189,7 +188,6 @@ async def test_any_bytes_to_any_method_are_answered_and_harm_nothing(
             WorkflowEngine(engine),
             WorkerService(engine),
             Rows(engine),
-            RunService(engine),
         )
         assert set(target.samples) == {path for service in services for path in service.__mapping__()}
 

@@ -22,7 +22,6 @@ from penstock.log.log import trace_id
 from penstock.rpc import call, definitions
 from penstock.rpc.definitions import LIST_MAX_BYTES
 from penstock.rpc.rows import Rows
-from penstock.rpc.runs_service import RunService
 from penstock.rpc.service import WorkflowEngine
 from penstock.rpc.worker_service import WorkerService
 from penstock.settings import DispatchMode
@@ -100,7 +99,6 @@ def test_every_method_of_the_proto_files_is_served() -> None:
         WorkflowEngine(engine),
         WorkerService(engine),
         Rows(engine),
-        RunService(engine),
     )
     assert expected == {path for service in services for path in service.__mapping__()}
     assert len([path for path in expected if path.startswith(WORKFLOW)]) == 13

@@ -14,16 +14,14 @@ from penstock.api import ROWS
 from penstock.api.permission import Permission
 from penstock.errors import Forbidden, PenstockError
 
-OPEN, VIEW, TASKS, ANSWERS = Permission.NONE, Permission.VIEW, Permission.TASKS, Permission.ANSWERS
-WORK, OPERATE, MODEL = Permission.WORK, Permission.OPERATE, Permission.MODEL
-STREAM, RUNS, EXECUTE = Permission.STREAM, Permission.RUNS, Permission.EXECUTE
+OPEN, VIEW, WORK, OPERATE = Permission.NONE, Permission.VIEW, Permission.WORK, Permission.OPERATE
+MODEL, STREAM = Permission.MODEL, Permission.STREAM
 
 METRICS: Final = VIEW
 """The whole metrics port."""
 
 _WORKFLOW: Final = "/workflow.v1.WorkflowEngine/"
 _WORKER: Final = "/penstock.v1.Worker/"
-_RUNS: Final = "/penstock.v1.Runs/"
 
 RPC: Final[Mapping[str, Permission]] = {
     _WORKFLOW + "UploadDefinition": MODEL,
@@ -43,20 +41,6 @@ RPC: Final[Mapping[str, Permission]] = {
     _WORKER + "HeartbeatJobs": WORK,
     _WORKER + "Work": STREAM,
     **{grpc.method: row.needs for row in ROWS for grpc in row.methods},
-    _RUNS + "Register": EXECUTE,
-    _RUNS + "Start": RUNS,
-    _RUNS + "Find": ANSWERS,
-    _RUNS + "List": VIEW,
-    _RUNS + "Send": RUNS,
-    _RUNS + "ResolveMessage": OPERATE,
-    _RUNS + "Cancel": OPERATE,
-    _RUNS + "Retry": OPERATE,
-    _RUNS + "Result": VIEW,
-    _RUNS + "Ended": VIEW,
-    _RUNS + "Tree": VIEW,
-    _RUNS + "Journal": VIEW,
-    _RUNS + "Records": VIEW,
-    _RUNS + "Adopt": OPERATE,
     "/grpc.health.v1.Health/Check": OPEN,
     "/grpc.health.v1.Health/Watch": OPEN,
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": VIEW,

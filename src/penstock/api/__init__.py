@@ -30,9 +30,9 @@ from penstock.api import (
 from penstock.api.operation import DeclaredOperation, Row
 
 __all__ = [
-    "ROWS", "DeclaredOperation", "Row", "audit", "batches", "bulk", "declared", "definitions", "drafts", "instances",
-    "messages", "queues", "repair", "rows_of", "runs", "schedules", "sql_requests", "status", "tasks", "updates",
-    "workers",
+    "ROUTED", "ROWS", "DeclaredOperation", "Row", "audit", "batches", "bulk", "declared", "definitions", "drafts",
+    "instances", "messages", "queues", "repair", "rows_of", "runs", "schedules", "sql_requests", "status", "tasks",
+    "updates", "workers",
 ]  # fmt: skip
 
 NOUNS: Final = (
@@ -48,3 +48,5 @@ def rows_of(noun: ModuleType) -> list[Row]:
 
 ROWS: Final[tuple[Row, ...]] = tuple(row for noun in NOUNS for row in rows_of(noun))
 """All of them."""
+ROUTED: Final[tuple[Row, ...]] = tuple(row for row in ROWS if row.is_over_rest)
+"""Those that REST has."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
 from msgspec import Struct
 
-from penstock.api.operation import Body, DeclaredOperation, Grpc, Repeat, Rest
+from penstock.api.operation import Body, DeclaredOperation, Grpc, Repeat, Rest, nothing_in
 from penstock.api.permission import Permission
 from penstock.wire import repair_v1 as w
+from penstock.wire import runs_v1
 from penstock.wire import workflow_v1 as m
 from penstock.wire.model import (
     AuditRecord,
@@ -23,6 +25,8 @@ from penstock.wire.standing import InstanceState, ShownExecution, VariablesAsOf
 
 _PATH: Final = "/v1/instances/{id}"
 _WORKFLOW: Final = "/workflow.v1.WorkflowEngine/"
+_RUNS: Final = "/penstock.v1.Runs/"
+_INSTANCE: Final = {"id": "instance_id"}
 NEWEST: Final = "newest"
 AT_START: Final = "start"
 """In place of an execution's id: before the first one."""
@@ -122,7 +126,13 @@ GET_INSTANCE: Final = DeclaredOperation(
             "/penstock.v1.Repair/GetInstance",
             message=w.GetInstanceRequest,
             take=lambda message: GetInstance(message.instance_id),
-            names={"id": "instance_id"},
+            names=_INSTANCE,
+        ),
+        Grpc(
+            _RUNS + "Result",
+            message=runs_v1.RunResultRequest,
+            take=lambda message: GetInstance(message.instance_id, message.wait_ms / 1_000),
+            names=_INSTANCE,
         ),
     ),
     errors=(400, 404, 429),
@@ -201,6 +211,15 @@ CANCEL_INSTANCE: Final = DeclaredOperation(
         lacks=("force",),
         cleaned=("reason",),
     ),
+    also=(
+        nothing_in(
+            _RUNS + "Cancel",
+            runs_v1.CancelRunResponse,
+            message=runs_v1.CancelRunRequest,
+            take=lambda message: CancelInstance(message.instance_id, message.reason or None, message.force),
+            names=_INSTANCE,
+        ),
+    ),
     errors=(400, 404, 409),
     repeat=Repeat.IF_NOT_APPLIED,
 )
@@ -250,6 +269,18 @@ GET_JOURNAL: Final = DeclaredOperation(
         _PATH + "/journal",
         {"cursor": "The `next` of the slice before.", "limit": "1 to 1,000, clamped; by default 1,000."},
     ),
+    also=(
+        Grpc(
+            _RUNS + "Journal",
+            message=runs_v1.RunJournalRequest,
+            take=lambda message: GetJournal(message.instance_id, message.cursor or None, message.limit or None),
+            answer=runs_v1.RunJournalResponse,
+            give=lambda page: runs_v1.RunJournalResponse(
+                [msgspec.json.encode(record) for record in page.items], page.next or ""
+            ),
+            names=_INSTANCE,
+        ),
+    ),
     errors=(400, 404, 409),
 )
 GET_TREE: Final = DeclaredOperation(
@@ -267,6 +298,7 @@ GET_TREE: Final = DeclaredOperation(
     needs=Permission.VIEW,
     rest=Rest("GET", _PATH + "/tree", names={"instance_id": "id"}),
     grpc=Grpc("/penstock.v1.Repair/GetTree"),
+    also=(Grpc(_RUNS + "Tree", message=runs_v1.RunTreeRequest),),
     errors=(404,),
 )
 GET_VARIABLES_AFTER: Final = DeclaredOperation(

@@ -85,6 +85,8 @@ class Body(Struct, frozen=True, kw_only=True):
     """Likewise what they mean."""
     aliases: Mapping[str, str] = {}
     """Fields that are read where another one is absent, and which."""
+    values: tuple[str, ...] = ()
+    """Those that hold JSON of any kind, whose form and size the server checks."""
     required: bool = True
 
 
@@ -109,6 +111,10 @@ class Rest(Struct, frozen=True):
     """Of the route in the OpenAPI document, where it is not the operation's name."""
     when: str = ""
     """What in the body or in the query asks for this operation, where another one has the same route."""
+
+
+NO_REST: Final = Rest("", "")
+"""Of an operation that only gRPC has."""
 
 
 class Grpc(Struct, frozen=True):
@@ -161,8 +167,9 @@ class DeclaredOperation(Struct, Generic[Q, A], frozen=True, eq=False, kw_only=Tr
     request: type[Q]
     answer: type[A]
     needs: Permission
-    rest: Rest
+    rest: Rest = NO_REST
     grpc: Grpc | None = None
+    """What a client calls; without it clients have the operation over REST only."""
     also: tuple[Grpc, ...] = ()
     """Further methods, which clients of other services call."""
     errors: tuple[int, ...] = ()
@@ -178,9 +185,14 @@ class DeclaredOperation(Struct, Generic[Q, A], frozen=True, eq=False, kw_only=Tr
         return self.name[0].upper() + self.name[1:]
 
     @property
+    def is_over_rest(self) -> bool:
+        """Return whether it has a form over REST."""
+        return self.rest is not NO_REST
+
+    @property
     def methods(self) -> list[Grpc]:
         """List its forms over gRPC that are served as the row says."""
-        return [] if self.grpc is None else [form for form in (self.grpc, *self.also) if not form.elsewhere]
+        return [form for form in (self.grpc, *self.also) if form is not None and not form.elsewhere]
 
     @property
     def items(self) -> Any:
@@ -209,8 +221,8 @@ class DeclaredOperation(Struct, Generic[Q, A], frozen=True, eq=False, kw_only=Tr
         return message if self.grpc.answer is None else alike(message, kind)
 
     def places(self) -> list[FieldPlace]:
-        """Where each field of its request stands over REST, in their order."""
-        return [self._place(field) for field in msgspec.structs.fields(self.request)]
+        """Where each field of its request stands over REST, in their order; nowhere where it has no form there."""
+        return [] if not self.is_over_rest else [self._place(field) for field in msgspec.structs.fields(self.request)]
 
     def needed(self) -> list[str]:
         """The texts that have to be given: those of the path, and others that the row names."""

@@ -43,6 +43,7 @@ class RowCall(Operation[R_co], Generic[Q, R_co], frozen=True):
 
 def exchange_of(call: RowCall[Any, Any]) -> Exchange:
     """The HTTP exchange of a call."""
+    assert call.row.is_over_rest, "programs that serve workflows call it over gRPC"
     row, path, rest_body = call.row, call.row.rest.path, call.row.rest.body
     key: str | None = None
     query: dict[str, str | int | None] = {}

@@ -29,8 +29,6 @@ from penstock.client.operation import (
     ParkJob,
     PollJobs,
     ReleaseJobs,
-    ResolveMessage,
-    SendMessage,
     StartInstance,
     StartInstances,
     UploadDefinition,
@@ -156,18 +154,6 @@ def _get_attempts(operation: GetAttempts) -> Exchange:
     return Exchange("GET", f"/v1/executions/{quoted(operation.execution_id)}/attempts", _read_attempts)
 
 
-def _send_message(operation: SendMessage) -> Exchange:
-    path = f"/v1/instances/{quoted(operation.instance_id)}/messages"
-    body = {"name": operation.name, "payload": operation.payload} | given(force=operation.force or None)
-    return Exchange("POST", path, nothing, body, idempotency_key=operation.idempotency_key)
-
-
-def _resolve_message(operation: ResolveMessage) -> Exchange:
-    path = f"/v1/instances/{quoted(operation.instance_id)}/messages/{quoted(operation.position)}"
-    what = {"drop": True} if operation.drop else {"payload": operation.payload}
-    return Exchange("POST", path, nothing, what | given(note=operation.note, force=operation.force or None))
-
-
 def _poll_jobs(operation: PollJobs) -> Exchange:
     request = operation.request
     body: dict[str, object] = {
@@ -256,8 +242,6 @@ _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
     StartInstances: _start_instances,
     ListInstances: _list_instances,
     GetAttempts: _get_attempts,
-    SendMessage: _send_message,
-    ResolveMessage: _resolve_message,
     ListFailedJobs: _list_failed_jobs,
     PollJobs: _poll_jobs,
     WaitLostJobs: _wait_lost_jobs,

@@ -208,27 +208,6 @@ class GetAttempts(Operation[list[RecordedAttempt]], frozen=True):
     execution_id: str
 
 
-class SendMessage(Operation[None], frozen=True):
-    """Send a message to a durable run; repeatable because of the key."""
-
-    instance_id: str
-    name: str
-    payload: Any
-    idempotency_key: str
-    force: bool = False
-
-
-class ResolveMessage(Operation[None], frozen=True):
-    """Drop a rejected message, or send another one in its place; a second time it is the same."""
-
-    instance_id: str
-    position: str
-    payload: Any = None
-    drop: bool = False
-    note: str | None = None
-    force: bool = False
-
-
 class PollJobs(Operation[list[Job]], frozen=True):
     """Lease jobs. When an answer is lost, its jobs come back at the end of their lease, repeated call or not."""
 

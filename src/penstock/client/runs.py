@@ -10,12 +10,10 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from penstock.api import instances
-from penstock.api.runs import FORK_RUN
+from penstock.api import instances, runs
 from penstock.client.call import RowCall
 from penstock.client.caller import Caller, every_item
 from penstock.client.encoding import to_json
-from penstock.client.operation import ResolveMessage, SendMessage
 from penstock.wire import repair_v1 as w
 from penstock.wire.model import Instance, JournalRecord, RunTree
 from penstock.wire.page import Page
@@ -47,14 +45,9 @@ class RunCalls(Caller):
             TooManyRequests: it has as many unread messages as it may.
             IdempotencyConflict: another message came with this ``dedup``.
         """
-        operation = SendMessage(
-            instance_id=instance_id,
-            name=name,
-            payload=msgspec.Raw(to_json(payload)),
-            idempotency_key=dedup or uuid.uuid4().hex,
-            force=force,
-        )
-        await self.call(operation)
+        value = msgspec.Raw(to_json(payload))
+        request = runs.SendMessage(instance_id, name, value, dedup or uuid.uuid4().hex, force)
+        await self.call(RowCall(runs.SEND_MESSAGE, request))
 
     async def fork_run(
         self, instance_id: str, path: str, *, fork_id: str | None = None, later_messages: bool = False
@@ -72,7 +65,7 @@ class RunCalls(Caller):
             IdempotencyConflict: another run has the ``fork_id``.
         """
         request = ForkRunRequest(instance_id, path, fork_id, later_messages)
-        return await self.call(RowCall(FORK_RUN, request))
+        return await self.call(RowCall(runs.FORK_RUN, request))
 
     async def drop_message(self, instance_id: str, position: str, *, note: str | None = None) -> None:
         """Drop a message that a run rejected: one of ``rejected`` in its tree, by its position.
@@ -83,7 +76,8 @@ class RunCalls(Caller):
             NotFound: no such run.
             Conflict: a receive has the message by now, or the run is at work: look again.
         """
-        await self.call(ResolveMessage(instance_id=instance_id, position=position, drop=True, note=note))
+        request = runs.ResolveMessage(instance_id, position, drop=True, note=note)
+        await self.call(RowCall(runs.RESOLVE_MESSAGE, request))
 
     async def correct_message(
         self, instance_id: str, position: str, payload: object, *, note: str | None = None, force: bool = False
@@ -97,14 +91,9 @@ class RunCalls(Caller):
             BadRequest: the payload does not fit; the error names its place.
             IdempotencyConflict: the message was dropped, or corrected to something else.
         """
-        operation = ResolveMessage(
-            instance_id=instance_id,
-            position=position,
-            payload=msgspec.Raw(to_json(payload)),
-            note=note,
-            force=force,
-        )
-        await self.call(operation)
+        value = msgspec.Raw(to_json(payload))
+        request = runs.ResolveMessage(instance_id, position, payload=value, note=note, force=force)
+        await self.call(RowCall(runs.RESOLVE_MESSAGE, request))
 
     async def get_journal(
         self, instance_id: str, *, cursor: str | None = None, limit: int | None = None

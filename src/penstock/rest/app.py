@@ -16,7 +16,7 @@ from penstock.access import table
 from penstock.access.gate import REVOKED, AccessEnd, Gate, reason_of
 from penstock.access.identity import Identity, set_identity
 from penstock.access.limits import CallLimits
-from penstock.api import ROWS
+from penstock.api import ROUTED
 from penstock.engine.engine import Engine
 from penstock.engine.operations.table import bound_operations
 from penstock.engine.requests.answers import MemoryReservation
@@ -64,7 +64,6 @@ from penstock.rest.problems import bug, nothing_at, problem, problem_of
 from penstock.rest.reading import ROUTE
 from penstock.rest.routed import CALLER, RoutedApp
 from penstock.rest.rows import view_of
-from penstock.rest.runs import RunRoutes
 from penstock.rest.sessions import SessionRoutes, cookie_of
 from penstock.rest.starts import StartRoutes
 from penstock.rest.tasks import TaskRoutes
@@ -381,7 +380,7 @@ def _routes(engine: Engine, degraded: Callable[[], Sequence[str]], gate: Gate | 
     """All that are switched on."""
     handler_classes: list[object] = [
         DefinitionRoutes(engine), InstanceRoutes(engine), jobs, StartRoutes(engine), TaskRoutes(engine),
-        RunRoutes(engine), DraftRoutes(engine), OpenWorkRoutes(engine),
+        DraftRoutes(engine), OpenWorkRoutes(engine),
         HealthRoutes(engine, degraded), MeRoutes(),
         *([DocsRoutes(openapi_json)] if engine.settings.docs_enabled else []),
         SessionRoutes(gate),
@@ -389,7 +388,7 @@ def _routes(engine: Engine, degraded: Callable[[], Sequence[str]], gate: Gate | 
     ]  # fmt: skip
     there = {type(handler_class).__name__ for handler_class in handler_classes}
     bound = bound_operations(engine)
-    views = {row.rest.id or row.name: view_of(row, bound, engine.limits) for row in ROWS if not row.rest.when}
+    views = {row.rest.id or row.name: view_of(row, bound, engine.limits) for row in ROUTED if not row.rest.when}
     return [
         (operation, views[operation.id] if operation.handler is None else operation.bound(handler_classes))
         for operation in OPERATIONS

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
 
 import msgspec
-from msgspec import field
 
 from penstock.engine.requests.payload import (
     ERROR_MESSAGE_MAX_BYTES,
@@ -36,23 +35,6 @@ class RequestBody(msgspec.Struct, rename="camel", kw_only=True):
 class WatchBody(RequestBody):
     worker_id: str | None = None
     wait_seconds: Number | None = None
-
-
-class MessageBody(RequestBody):
-    """A message to a durable run. ``payload`` may be any JSON."""
-
-    name: str | None = None
-    payload: msgspec.Raw = field(default_factory=msgspec.Raw)
-    force: bool = False
-
-
-class ResolveBody(RequestBody):
-    """What becomes of a message that a run rejected: ``drop``, or a ``payload`` in its place."""
-
-    drop: bool = False
-    payload: msgspec.Raw = field(default_factory=msgspec.Raw)
-    note: str | None = None
-    force: bool = False
 
 
 def decoder(kind: type[T]) -> Callable[[bytes], T]:

@@ -12,10 +12,10 @@ from typing import Final
 
 import msgspec
 
-from penstock.api import ROWS, batches, definitions, instances, messages, repair, runs, schedules, tasks, updates
+from penstock.api import ROUTED, batches, definitions, instances, messages, repair, runs, schedules, tasks, updates
 from penstock.api.permission import Permission
 from penstock.engine.instances.views import InstanceSummary, Whereabouts
-from penstock.rest.codec import MessageBody, ResolveBody, WatchBody
+from penstock.rest.codec import WatchBody
 from penstock.rest.definitions import DefinitionRoutes
 from penstock.rest.docs import DocsRoutes
 from penstock.rest.health import LIVE_PATH, HealthRoutes, Readiness
@@ -36,7 +36,6 @@ from penstock.rest.operation import (
 )
 from penstock.rest.operations_for_people import FOR_PEOPLE, KINDS_FOR_PEOPLE
 from penstock.rest.rows import kinds_of, required_of, route_of, routes_of
-from penstock.rest.runs import RunRoutes
 from penstock.rest.starts import StartRoutes
 from penstock.rest.tasks import TaskRoutes
 from penstock.wire.model import (
@@ -84,7 +83,6 @@ JOB_STATUSES: Final = ("FAILED", "WAITING", "LOCKED", "DISPATCHED", "BACKOFF")
 KEY: Final = Parameter(
     "Idempotency-Key", "header", "The same key gives the first answer again, for 24 hours (addition)."
 )
-MESSAGE_KEY: Final = Parameter("Idempotency-Key", "header", "A message with the same key is the same message.")
 REQUIRED: Final[Mapping[str, Sequence[str]]] = {
     "PollBody": ("workerId", "jobTypes"),
     "WatchBody": ("workerId",),
@@ -97,9 +95,8 @@ REQUIRED: Final[Mapping[str, Sequence[str]]] = {
     "ReleaseItem": ("jobId",),
     "StartBody": ("definitionId",),
     "StartItem": ("definitionId",),
-    "MessageBody": ("name",),
     "ScheduleSpec": ("definitionId",),
-    **required_of(ROWS),
+    **required_of(ROUTED),
     # Of answers, whose classes clients share and so have a default for everything. A summary has no variables.
     "Attempt": ("attempt", "status"),
     "RecordedAttempt": ("attempt", "status"),
@@ -162,12 +159,11 @@ BODIES: Final[Mapping[str, tuple[type[msgspec.Struct], Sequence[str]]]] = {
 """Nouns without the fields that stand elsewhere: the job in the path, the worker of a batch, the key in the header."""
 KINDS: Final[Sequence[Kind]] = (
     PollRequest, WatchBody, Completion, Failure, Heartbeat, JobRef, Park, StartRequest,
-    MessageBody, ResolveBody,
     DefinitionSummary, Page[DefinitionSummary], Instance, Page[Instance], InstanceSummary,
     Whereabouts, Page[InstanceSummary], Branch, RejectedMessage, RunTree, StartResult, Job, LostJob,
     Lease, JobOutcome, HeartbeatOutcome, Page[FailedJob], Readiness,
     Page[OpenJobView], *KINDS_FOR_PEOPLE,
-    *kinds_of(ROWS),
+    *kinds_of(ROUTED),
 )  # fmt: skip
 KINDS_BY_NAME: Final[Mapping[str, Kind]] = {name_of(kind): kind for kind in KINDS}
 
@@ -249,23 +245,6 @@ OPERATIONS: Final[Sequence[RestOperation]] = (
     route_of(instances.GET_JOURNAL),
     route_of(instances.GET_TREE),
     *routes_of(runs),
-    RestOperation(
-        "POST", "/v1/instances/{id}/messages", RunRoutes.send, Permission.OPERATE,
-        "sendMessage", "instances", "Send a message to a run (addition)",
-        "`receive(name)` of the workflow function gets it. A message that comes early is kept. With an "
-        "`Idempotency-Key` it comes once, however often you send it, as long as the run is kept. 409: the run has"
-        " ended. 422: it does not fit the type that the run waits for, and `force` is not set. 429: the run has "
-        "too many unread messages.",
-        parameters=(MESSAGE_KEY,), body=struct(MessageBody), status=204, errors=(400, 404, 409, 422, 429),
-    ),
-    RestOperation(
-        "POST", "/v1/instances/{id}/messages/{position}", RunRoutes.resolve_message, Permission.OPERATE,
-        "resolveMessage", "instances", "Drop or correct a message that a run rejected (addition)",
-        "With `drop` the run never receives it. With `payload` this comes in its place. `position` is the "
-        "position of a message in `rejected` of the run's tree. 409: a `receive` has it by now, it was dropped, "
-        "or the run is working: ask again. 422: the payload does not fit, and `force` is not set.",
-        body=struct(ResolveBody), status=204, errors=(400, 404, 409, 422),
-    ),
     # -- jobs
     RestOperation(
         "POST", "/v1/jobs/poll", JobRoutes.poll, Permission.WORK, "pollJobs", "jobs", "Claim jobs",

@@ -14,12 +14,13 @@ from typing import Any, Final
 import msgspec
 from quart import Response, request
 
-from penstock.api import ROWS, rows_of
+from penstock.api import ROUTED, rows_of
 from penstock.api.operation import Body, FieldPlace, Row, Where
 from penstock.engine.operations.table import Serve
 from penstock.engine.requests.paging import NAME_MAX_CHARS
 from penstock.engine.requests.payload import (
     PayloadLimits,
+    check_json_value,
     check_text,
     check_variables,
     given_variables,
@@ -89,13 +90,13 @@ def route_of(row: Row) -> RestOperation:
 
 def routes_of(noun: ModuleType) -> list[RestOperation]:
     """Return the rows of the table of routes, of a noun's operations that have one."""
-    return [route_of(row) for row in rows_of(noun) if not row.rest.when]
+    return [route_of(row) for row in rows_of(noun) if row.is_over_rest and not row.rest.when]
 
 
 def others_of(row: Row) -> list[Row]:
     """The operations with the same route, which a flag in the body asks for."""
     place = (row.rest.method, row.rest.path)
-    return [other for other in ROWS if other.rest.when and (other.rest.method, other.rest.path) == place]
+    return [other for other in ROUTED if other.rest.when and (other.rest.method, other.rest.path) == place]
 
 
 def _places(row: Row, others: Iterable[Row]) -> list[FieldPlace]:
@@ -224,6 +225,9 @@ def _fields_in(row: Row, body: Body, limits: PayloadLimits, found: dict[str, Any
             found[name], called[name] = value, other
     for name in row.maps:
         found[name] = given_variables(found[name], limits, called.get(name, name))
+    for name in body.values:
+        if bytes(found[name]) not in (b"", b"null"):
+            check_json_value(bytes(found[name]), limits, name)
     return found
 
 

@@ -20,7 +20,6 @@ from penstock.rpc.methods import service_names
 from penstock.rpc.problems import status_of
 from penstock.rpc.reflection import Reflection
 from penstock.rpc.rows import Rows
-from penstock.rpc.runs_service import RunService
 from penstock.rpc.server import GrpcServer, Service
 from penstock.rpc.service import WorkflowEngine
 from penstock.rpc.worker_service import WorkerService
@@ -40,10 +39,7 @@ class RpcServer:
         *,
         max_connections: int | None = None,
     ) -> None:
-        services: list[Service] = [
-            WorkflowEngine(engine), WorkerService(engine), Rows(engine),
-            RunService(engine),
-        ]  # fmt: skip
+        services: list[Service] = [WorkflowEngine(engine), WorkerService(engine), Rows(engine)]
         ours = service_names({path: made for service in services for path, made in service.__mapping__().items()})
         self._health = Health(ours)
         reflection = Reflection(ours | service_names(self._health.__mapping__()))

@@ -36,8 +36,6 @@ from penstock.client.operation import (
     ParkJob,
     PollJobs,
     ReleaseJobs,
-    ResolveMessage,
-    SendMessage,
     StartInstance,
     StartInstances,
     UploadDefinition,
@@ -202,6 +200,5 @@ _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], UnaryExchange]] = {
 }
 # Not in the contract's gRPC: kept as names so that a test can hold that every operation is in one list or the other.
 WITHOUT_FORM: tuple[type[Operation[Any]], ...] = (
-    GetAttempts, ListFailedJobs, ResolveMessage,
-    SendMessage, WaitLostJobs, *(kind for kind in WORK_EXCHANGES if kind not in _EXCHANGES),
+    GetAttempts, ListFailedJobs, WaitLostJobs, *(kind for kind in WORK_EXCHANGES if kind not in _EXCHANGES),
 )  # fmt: skip

@@ -16,6 +16,7 @@ from penstock.engine.engine import Engine
 from penstock.engine.instances.batches import BatchStart
 from penstock.engine.instances.definition_use import COUNTED_VERSIONS_MAX
 from penstock.engine.instances.instances import AUDIT_PAGE_MAX
+from penstock.engine.operations import runs
 from penstock.engine.queues import queues
 from penstock.engine.repair.bulk_acts import rule_of
 from penstock.engine.requests.bound import Binding, Serve, bind, needed, part
@@ -56,6 +57,7 @@ def bound_operations(engine: Engine) -> Mapping[str, Serve]:
             *_definitions(engine),
             *sql_requests.bindings(engine.sql_requests),
             *forks.bindings(engine.forks),
+            *runs.bindings(engine),
             *_drafts(engine),
             *_instances(engine),
             *_messages(engine),
