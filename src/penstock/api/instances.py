@@ -100,6 +100,10 @@ class GetState(Struct, frozen=True):
     id: str
 
 
+def _cancelled_run(message: runs_v1.CancelRunRequest) -> CancelInstance:
+    return CancelInstance(message.instance_id, message.reason or None, message.force)
+
+
 GET_INSTANCE: Final = DeclaredOperation(
     name="getInstance",
     summary="Read an instance",
@@ -216,7 +220,7 @@ CANCEL_INSTANCE: Final = DeclaredOperation(
             _RUNS + "Cancel",
             runs_v1.CancelRunResponse,
             message=runs_v1.CancelRunRequest,
-            take=lambda message: CancelInstance(message.instance_id, message.reason or None, message.force),
+            take=_cancelled_run,
             names=_INSTANCE,
         ),
     ),

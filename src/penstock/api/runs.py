@@ -37,6 +37,11 @@ class ResolveMessage(Struct, frozen=True):
     force: bool = False
 
 
+def _resolved(message: w.ResolveMessageRequest) -> ResolveMessage:
+    payload, note = msgspec.Raw(message.payload), message.note or None
+    return ResolveMessage(message.instance_id, message.position, not message.payload, payload, note, message.force)
+
+
 FORK_RUN: Final = DeclaredOperation(
     name="forkRun",
     summary="Start another run with this run's journal up to an operation (addition)",
@@ -116,14 +121,7 @@ RESOLVE_MESSAGE: Final = DeclaredOperation(
             _SERVICE + "ResolveMessage",
             w.ResolveMessageResponse,
             message=w.ResolveMessageRequest,
-            take=lambda message: ResolveMessage(
-                message.instance_id,
-                message.position,
-                not message.payload,
-                msgspec.Raw(message.payload),
-                message.note or None,
-                message.force,
-            ),
+            take=_resolved,
             names={"id": "instance_id"},
         ),
     ),
