@@ -49,8 +49,9 @@ where you can set it.
 
 Command-line options win over environment variables, which win over the YAML file (`--config FILE`, else
 `/etc/workflow/engine.yaml` if it exists), which wins over the defaults. One name serves everywhere: `rest_port` is
-`rest_port:` in the file and `WE_REST_PORT` in the environment. If the file has an unknown key or a bad value, the start
-ends with exit code 2, and the engine reports every problem with its place.
+`rest_port:` in the file and `WE_REST_PORT` in the environment. (`WE_`, some names without it such as `DB_MAX_CONNS`,
+and `/etc/workflow` are of [the contract](rest.md): existing installations keep their configuration.) If the file has an
+unknown key or a bad value, the start ends with exit code 2, and the engine reports every problem with its place.
 
 Lists are YAML lists, or one string with commas. An empty environment variable counts as absent.
 
