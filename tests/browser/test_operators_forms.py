@@ -119,7 +119,9 @@ def test_variables_have_an_editor_that_says_what_is_amiss_and_what_changes(
     written.fill('{\n  "amount": 25,\n  "keep": [1, 2\n}')
     visitor.see("Line 4, column 1:")
     assert page.get_by_role("button", name="Format").is_disabled()
-    assert page.locator("dialog .cm-lintRange-error, dialog .cm-lintPoint-error").count() == 1
+    marked = page.locator("dialog .cm-lintRange-error, dialog .cm-lintPoint-error")
+    marked.first.wait_for(state="attached", timeout=TIMEOUT_MS)  # the editor hears of it once the line is drawn
+    assert marked.count() == 1
     written.fill('{"amount":25,"keep":[1,2],"new":true}')
     visitor.see("Valid JSON")
     visitor.click("button", "Format")
