@@ -8,28 +8,40 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
 SDKS = HERE.parent
 TOP = SDKS.parent
+KEPT_CLASSES_TIMEOUT_S = 120.0
+"""The end of a hang."""
 
 
 class Language:
     """How to build and run the conformance program of a language. ``tools`` have to be on the machine."""
 
-    def __init__(self, name: str, tools: Sequence[str], build: Sequence[Sequence[str]], run: Sequence[str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        tools: Sequence[str],
+        build: Sequence[Sequence[str]],
+        run: Sequence[str],
+        after_build: Callable[[], None] | None = None,
+    ) -> None:
         self.name = name
         self.tools = tools
         self._build = build
         self.run = run
+        self._after_build = after_build
 
     @property
     def missing(self) -> list[str]:
@@ -42,6 +54,44 @@ class Language:
             done = subprocess.run(command, cwd=SDKS / self.name, capture_output=True, text=True, check=False)
             if done.returncode:
                 raise AssertionError(f"{' '.join(command)} failed:\n{done.stdout[-8000:]}\n{done.stderr[-8000:]}")
+        if self._after_build is not None:
+            self._after_build()
+
+
+def keep_java_classes() -> None:
+    """Let a worker of each wire load its classes and keep them for all programs that come (sdks/java/run.sh).
+
+    It asks a port where nobody answers, twice, so that what loads is also what follows a failure.
+    """
+    built = SDKS / "java" / "target"
+    with zipfile.ZipFile(built / "programs.jar", "w") as jar:
+        for folder in ("classes", "test-classes"):
+            for path in sorted((built / folder).rglob("*")):
+                if path.is_file():
+                    jar.write(path, path.relative_to(built / folder))
+    options = {"workerId": "w", "jobTypes": [{"type": "t"}], "concurrency": 1}
+    options |= {"leaseSeconds": 30, "waitSeconds": 1, "drainGraceSeconds": 1}
+    for scheme in ("http", "grpc"):
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            listener.settimeout(KEPT_CLASSES_TIMEOUT_S)
+            url = f"{scheme}://127.0.0.1:{listener.getsockname()[1]}"
+            given = {"PENSTOCK_URL": url, "CONFORMANCE_OPTIONS": json.dumps(options), "JIT_LEVEL": "1"}
+            command = [str(SDKS / "java" / "run.sh"), "io.penstock.sdk.Conformance", "worker"]
+            worker = subprocess.Popen(
+                command,
+                env=os.environ | given | {"KEEP_CLASSES": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            try:
+                for _ in range(2):
+                    listener.accept()[0].close()
+                worker.terminate()
+                worker.wait(KEPT_CLASSES_TIMEOUT_S)
+            finally:
+                worker.kill()
+                worker.wait()
 
 
 LANGUAGES = {
@@ -66,6 +116,7 @@ LANGUAGES = {
         ("java", "javac", "mvn"),
         (("mvn", "-q", "-B", "test-compile", "dependency:build-classpath", "-Dmdep.outputFile=target/classpath"),),
         (str(SDKS / "java" / "run.sh"), "io.penstock.sdk.Conformance"),
+        keep_java_classes,
     ),
 }
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import os
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -88,6 +90,28 @@ def test_broken_workers_are_noticed(
     failures = driver.run(chosen, lambda name, problem: None)
     assert failures.keys() == {case.name for case in chosen}
     assert [text for text in failures.values() if text.startswith(("not within", "Traceback"))] == []
+
+
+@pytest.mark.jdk
+@pytest.mark.maven
+@pytest.mark.slow(reason="builds the Java program and starts it")
+@pytest.mark.timeout(1_200)  # the first waits for the build
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_a_java_program_finds_its_classes_ready(
+    postgres_server: PostgresServer, leave_out: Callable[[str], None], tmp_path: Path, scheme: str
+) -> None:
+    """Without them each start takes half as much CPU again, and nothing else would tell."""
+    java = LANGUAGES["java"]
+    build_once(java, postgres_server.directory.name)
+    if not [*(SDKS / "java" / "target").glob("*.jsa")]:
+        leave_out("this Java keeps no classes")
+    told = tmp_path / "classes"
+    environment = {"PENSTOCK_URL": f"{scheme}://127.0.0.1:1", "JAVA_TOOL_OPTIONS": f"-Xlog:class+load:file={told}"}
+    # Over gRPC there is no client, and it ends at once: with its classes.
+    subprocess.run([*java.run, "client"], env=os.environ | environment, stdin=subprocess.DEVNULL, capture_output=True)
+    own = [line for line in told.read_text().splitlines() if " io.penstock.sdk.Conformance " in line]
+    assert len(own) == 1
+    assert "source: shared objects file" in own[0]
 
 
 PLAYED: Final = [(part, wire) for part in parts() for wire in WIRES if cases((wire,), part)]
