@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from penstock.client import Failure
@@ -122,6 +124,70 @@ def test_a_handler_that_cancels_its_own_task_and_waits_for_nothing_ends_alone(ru
         return [report.error_message for report in transport.failed], [done.job_id for done in transport.completed]
 
     assert run(main) == ((["Own: mine"], ["2"]) if raises else ([], ["1", "2"]))
+
+
+def leaves_a_scope_open() -> None:
+    anyio.CancelScope().__enter__()
+
+
+def leaves_a_cancelled_scope_open() -> None:
+    anyio.CancelScope().__enter__().cancel()
+
+
+async def leaves_scopes_open_and_waits() -> None:
+    anyio.fail_after(60).__enter__()
+    anyio.CancelScope(shield=True).__enter__()
+    await anyio.lowlevel.checkpoint()
+
+
+async def leaves_a_task_group_open() -> None:
+    group = await anyio.create_task_group().__aenter__()
+    group.start_soon(anyio.sleep, 0.01)
+
+
+async def leaves_a_scope_open_and_raises() -> None:
+    anyio.CancelScope().__enter__()
+    raise Own("mine")
+
+
+@pytest.mark.parametrize(
+    "leave",
+    [
+        leaves_a_scope_open,
+        leaves_a_cancelled_scope_open,
+        leaves_scopes_open_and_waits,
+        leaves_a_task_group_open,
+        leaves_a_scope_open_and_raises,
+    ],
+)
+def test_a_handler_that_leaves_a_scope_open_fails_its_job_alone(run: Run, leave: Callable[[], Any]) -> None:
+    """Its worker ended, and the next one: the job was given back uncounted."""
+
+    async def leaves() -> None:
+        if (waits := leave()) is not None:
+            await waits
+
+    async def main() -> tuple[list[str], list[str]]:
+        transport = ScriptedTransport()
+        worker = Worker(transport)
+        worker.handler("t")(leaves)
+        worker.handler("good")(good)
+        async with worker:
+            for number in ("1", "2"):
+                transport.hand_out(job(number))
+                with anyio.fail_after(60):
+                    await transport.wait_until(lambda: len(transport.failed) == int(number))  # noqa: B023 - at once
+            transport.hand_out(job("3", "good"))
+            with anyio.fail_after(60):
+                await transport.wait_until(lambda: transport.completed)
+        assert transport.released == []
+        return [report.error_message for report in transport.failed], [done.job_id for done in transport.completed]
+
+    failed, completed = run(main)
+    assert completed == ["3"]
+    assert len(failed) == 2
+    expected = "Own: mine" if leave is leaves_a_scope_open_and_raises else "open|corrupted"
+    assert all(re.search(expected, message) for message in failed)
 
 
 def test_errors_of_a_clean_up_do_not_end_the_worker(run: Run) -> None:

@@ -5,14 +5,12 @@ Decides what is reported and reports nothing itself. Must let the cancellation o
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from typing import cast
 
 import anyio
-import anyio.lowlevel
 import msgspec
 
 from penstock.user_text import text_of, traceback_text
@@ -67,8 +65,6 @@ async def run_handler(
             if isinstance(error, KeyboardInterrupt) and handler.is_async:
                 held.interrupt = error  # Ctrl-C, where nobody handles signals: it ends the worker, and the job counts
             failure = _failure_or_cancelled(held, context, error)
-        if handler.is_async and anyio.get_cancelled_exc_class() is asyncio.CancelledError:
-            await _take_own_cancel()
     held.running = False
     if held.scope.cancel_called and held.stop_reason is None:
         held.stop_reason = StopReason.DEADLINE
@@ -94,15 +90,6 @@ def _log_other_format(handler: Handler, held: LeasedJob) -> None:
         own,
         found,
     )
-
-
-async def _take_own_cancel() -> None:
-    """Take what is left of ``asyncio.current_task().cancel()`` of a handler that did not wait for anything after it:
-    else it strikes the worker. A cancel of the handler's scope or of the worker comes again."""
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        with suppress(asyncio.CancelledError):
-            await anyio.lowlevel.cancel_shielded_checkpoint()
 
 
 def _failure_or_cancelled(held: LeasedJob, context: JobContext, error: BaseException) -> Failure | Park | None:

@@ -11,7 +11,7 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import anyio.to_thread
@@ -103,7 +103,7 @@ class Handler:
         """
         arguments = [argument(context) for argument in self._arguments]
         if self.is_async:
-            result = await self._function(*arguments)
+            result = await _in_own_task(self._function, arguments)
         elif self._in_process:
             result = await pools.processes.run(self._function, arguments)
         else:
@@ -146,6 +146,47 @@ def _caught(function: HandlerFunction, arguments: Sequence[Any]) -> tuple[Any, B
         return function(*arguments), None
     except BaseException as error:
         return None, error
+
+
+async def _in_own_task(function: HandlerFunction, arguments: Sequence[Any]) -> Any:
+    """Return what an async function returns, or raise what it raises.
+
+    It has a task of its own, which ends with it: a cancel scope or a task group that it leaves open, or a cancel of
+    its own task, would strike whatever the worker does next in this one.
+
+    Raises:
+        RuntimeError: it left a cancel scope or a task group open.
+    """
+    result: Any = None
+    error: BaseException | None = None
+    ended = False
+
+    async def run() -> None:
+        nonlocal result, error, ended
+        with anyio.CancelScope():  # cancelled by nobody: its end raises where something is left open within
+            try:
+                result = await function(*arguments)
+            except BaseException as raised:
+                error = raised
+            ended = True
+
+    try:
+        async with anyio.create_task_group() as own:
+            own.start_soon(run)
+    except anyio.get_cancelled_exc_class():
+        if not ended:
+            raise
+        # asyncio cancels this task, too, which only waited: the function has gone on to its end, and that counts.
+    except BaseExceptionGroup as group:
+        left_open, others = cast("BaseExceptionGroup[BaseException]", group).split(RuntimeError)
+        if not ended or left_open is None or others is not None:
+            raise
+        if error is None:
+            error = RuntimeError("the handler left a cancel scope or a task group open: use `with` or `async with`")
+            error.__cause__ = left_open
+    if error is not None:
+        raise error
+    return result
 
 
 def _is_async(function: HandlerFunction) -> bool:
