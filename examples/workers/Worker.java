@@ -68,8 +68,10 @@ class Worker {
             try {
                 if (!(Json.read(call("/v1/jobs/poll", poll)) instanceof Map<?, ?> polled && polled.get("jobs") instanceof List<?> jobs))
                     throw new IllegalArgumentException("the answer to a poll has no jobs");
-                for (var job : jobs) work((Map<?, ?>) job);
-            } catch (Exception error) { // the engine is away, or refuses us: ask again, but not at once
+                for (var each : jobs)
+                    if (each instanceof Map<?, ?> job && job.get("id") instanceof String && job.get("attempt") instanceof Number) work(job);
+                    else System.err.println("no job, but " + each);
+            } catch (Exception | StackOverflowError error) { // the engine is away, or refuses us: ask again, but not at once
                 System.err.println(error);
                 Thread.sleep(1000);
             }

@@ -110,7 +110,7 @@ func main() {
 	}
 	poll := map[string]any{"workerId": workerID, "jobTypes": []string{"greeting.say"}, "maxJobs": 10, "leaseSeconds": 60, "waitSeconds": 20}
 	for {
-		var polled struct{ Jobs []job }
+		var polled struct{ Jobs []json.RawMessage }
 		text, err := call("/v1/jobs/poll", poll)
 		if err == nil {
 			err = json.Unmarshal(text, &polled)
@@ -124,7 +124,12 @@ func main() {
 			continue
 		}
 		for _, each := range polled.Jobs {
-			work(each)
+			var given job // each alone: one that is none takes no other with it
+			if err := json.Unmarshal(each, &given); err != nil || given.ID == "" {
+				log.Printf("no job, but %.500s", each)
+				continue
+			}
+			work(given)
 		}
 	}
 }

@@ -15,7 +15,9 @@ const call = async (path, body) => { // throws for every answer but 2xx, and for
   if (!answer.ok) throw Object.assign(new Error(`${path}: ${answer.status} ${text.slice(0, 500)}`), { status: answer.status });
   return text;
 };
-const work = async ({ id, attempt, variables }) => {
+const work = async (job) => {
+  if (typeof job?.id !== "string") return console.error("no job, but", job);
+  const { id, attempt, variables } = job;
   let report = "complete", body = { workerId, attempt };
   try {
     body.variables = await say(variables);

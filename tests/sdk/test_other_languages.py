@@ -112,14 +112,19 @@ def job(number: int, variables: object) -> Answer:
 @pytest.mark.slow(reason="programs of other languages, which pause for a second after each fault")
 @pytest.mark.parametrize("name", EACH)
 def test_a_worker_meets_each_fault_of_an_engine(tmp_path: Path, name: str) -> None:
-    """Answers of all kinds to its polls, jobs without what they need, reports without an answer and a refused one."""
+    """Answers of all kinds to its polls, jobs without what they need, what is no job beside one, reports without an
+    answer and a refused one."""
     faults = [
         Answer(401, b'{"error": "no token"}'),
         Answer(500, b"broken"),
         Answer(200, b"<html>"),
         None,
         Answer(200, b"{}"),
+        Answer(200, b"[" * 200_000),
+        Answer(200, b'{"jobs": {"id": "j9"}}'),
     ]
+    no_jobs = [None, 7, "j9", [], {}, {"id": 9, "attempt": 1}, {"id": None}]
+    last = {"id": "j7", "jobType": "greeting.say", "variables": {"name": "Eve"}, "attempt": 7}
     jobs = [
         job(1, {"of": {"name": "Bob"}}),
         job(2, None),
@@ -127,10 +132,11 @@ def test_a_worker_meets_each_fault_of_an_engine(tmp_path: Path, name: str) -> No
         job(4, {"name": "\u00e9\U0001f600"}),
         job(5, ["Bob"]),
         job(6, "Bob"),
+        Answer(200, msgspec.json.encode({"jobs": [*no_jobs, last]})),
     ]
     engine = FaultyEngine(
         [*faults, *jobs],
-        [NO_CONTENT, NO_CONTENT, None, Answer(500, b""), NO_CONTENT, Answer(409, b"{}"), NO_CONTENT, NO_CONTENT],
+        [NO_CONTENT, NO_CONTENT, None, Answer(500, b""), NO_CONTENT, Answer(409, b"{}"), *[NO_CONTENT] * 3],
     )
     with (
         serving(engine) as url,
@@ -151,7 +157,8 @@ def test_a_worker_meets_each_fault_of_an_engine(tmp_path: Path, name: str) -> No
     assert "401" in log
     assert "500" in log
     assert len(log.splitlines()) >= len(faults)
-    reports = [(asked.path, asked.body) for asked in engine.asked if asked.path != POLL]
+    *reports, (path, body) = [(asked.path, asked.body) for asked in engine.asked if asked.path != POLL]
+    assert (path, body["attempt"], body["variables"]) == ("/v1/jobs/j7/complete", 7, {"greeting": "Hello, Eve"})
     for number, (path, body) in zip((1, 2, 5, 6), [*reports[:2], *reports[-2:]], strict=True):
         assert path == f"/v1/jobs/j{number}/fail"
         assert (body["attempt"], body["retryable"]) == (number, False)
