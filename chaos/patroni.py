@@ -112,7 +112,7 @@ class Drill:
             self._cluster.dsn, self._cluster.dsn, self._directory, runs=self._options.runs,
             executors=self._options.executors, seed=self._options.seed, restarts=2 * self._options.rounds,
             restart=self._strike, ends_within_s=RUN_ENDS_WITHIN_S, step_retries=STEP_RETRIES,
-            kill_every_s=KILL_EXECUTOR_EVERY_S,
+            kill_every_s=KILL_EXECUTOR_EVERY_S, goes_on=True,
         )  # fmt: skip
         async with trio.open_nursery() as nursery:
             for callers in self._callers:
@@ -196,7 +196,12 @@ if __name__ == "__main__":
     parser.add_argument("--rounds", type=int, default=10, help="of a kill and a switchover each")
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--executors", type=int, default=2)
-    parser.add_argument("--runs", type=int, default=2_000, help="durable workflows that are started meanwhile")
+    parser.add_argument(
+        "--runs",
+        type=int,
+        default=2_000,
+        help="durable workflows, at least: they start until the last strike",
+    )
     parser.add_argument("--seed", default="patroni-1")
     parser.add_argument("--keep", action="store_true", help="leave the directory with all logs")
     sys.exit(trio.run(main, parser.parse_args(), strict_exception_groups=True))

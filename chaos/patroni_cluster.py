@@ -141,6 +141,8 @@ class Cluster:
         assert name is not None, "kill_leader is for a healthy cluster"
         postmaster = int((self._directory / f"data-{name}" / "postmaster.pid").read_text().split()[0])
         manager = self._processes.pop(f"patroni-{name}")
+        for pid in (manager.pid, postmaster):  # while it is listed it starts nothing: what is left keeps the node away
+            os.kill(pid, signal.SIGSTOP)
         processes = all_processes()
         for pid in [*tree(processes, manager.pid), *tree(processes, postmaster)]:
             with suppress(ProcessLookupError):

@@ -12,6 +12,7 @@ twice. Exit code 1 otherwise.
 from __future__ import annotations
 
 import argparse
+import itertools
 import random
 import sys
 import tempfile
@@ -59,7 +60,8 @@ class Verdict(msgspec.Struct):
 
 
 class Attack:
-    """One of them. ``restart`` stops and starts PostgreSQL."""
+    """One of them. ``restart`` stops and starts PostgreSQL. One that ``goes_on`` begins runs until it has struck for
+    the last time, however many they are."""
 
     def __init__(
         self,
@@ -75,11 +77,13 @@ class Attack:
         ends_within_s: float = ENDS_WITHIN_S,
         step_retries: int = RETRIES,
         kill_every_s: float = KILL_EVERY_S,
+        goes_on: bool = False,
     ) -> None:
         self._dsn, self._ledger, self._directory = dsn, ledger, directory
         self._runs, self._number = runs, executors
         self._restarts, self._restart = restarts, restart
         self._ends_within_s, self._step_retries, self._kill_every_s = ends_within_s, step_retries, kill_every_s
+        self._goes_on = goes_on
         self._random = random.Random(seed)
         self._verdict = Verdict()
         self._begun = 0
@@ -122,8 +126,10 @@ class Attack:
             nursery.start_soon(self._strike, engine)
             room = trio.CapacityLimiter(OPEN_RUNS)
             async with trio.open_nursery() as users:
-                for number in range(self._runs):
-                    if number >= self._runs * LAST_FROM:
+                for number in itertools.count():
+                    if number >= self._runs and (self._struck.is_set() or not self._goes_on):
+                        break
+                    if number >= self._runs * LAST_FROM and not self._goes_on:
                         await self._struck.wait()
                     await room.acquire_on_behalf_of(number)
                     users.start_soon(self._use, app, number, room)
@@ -167,7 +173,7 @@ class Attack:
             self._verdict.complaints.append(f"{number} gave {found} in place of {result_of(number)}")
 
     async def _strike(self, engine: EngineProcess) -> None:
-        """One executor after the other; PostgreSQL and the engine at even parts of the runs."""
+        """One executor after the other, and after each one of the others at most, at even parts of the runs."""
         hits = [*["postgres"] * self._restarts, "engine"]
         self._random.shuffle(hits)
         before_last = int(self._runs * LAST_FROM)  # the others wait until all of it has happened
@@ -178,7 +184,7 @@ class Attack:
             executor.kill()
             executor.spawn()
             self._verdict.executor_kills += 1
-            for begun in [begun for begun in due if begun <= self._begun]:
+            if due and (begun := min(due)) <= self._begun:
                 if due.pop(begun) == "engine":
                     engine.kill()
                     engine.spawn()
