@@ -352,3 +352,30 @@ def test_what_an_instance_called_is_a_tree(shell: Shell, tmp_path: Path) -> None
     assert told[1].startswith("  /ask  done  called  ")
     (called,) = json.loads(shell.out("instance", "tree", id, "--json"))["branches"]
     assert shell.out("instance", "show", called["instanceId"]).endswith('result\n{\n  "sum": 2\n}\n')
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("bulk", "cancel", "-y", "-f", "version=x"), "version: must be a version"),
+        (("bulk", "cancel", "-y", "-f", "definition=claim", "-f", "version=0"), "--filter version: must be a version"),
+        (("bulk", "cancel", "-y", "-f", "started-after=soon"), "started-after: must be a time"),
+        (("bulk", "cancel", "-y", "-f", "version=1", "-f", "started-before=2026-01-01"), "started-before: must be"),
+        (("bulk", "cancel", "-y", "-f", "definition=a", "--except", "failed-step=s"), "--except failed-step: needs"),
+        (("bulk", "cancel", "-y", "-f", "version=1"), "version: needs a definition"),
+        (("instance", "list", "-f", "version=0", "-f", "definition=claim"), "version: must be a version"),
+        (("instance", "list", "--version", "1"), "version: needs a definition"),
+        (("instance", "list", "-f", "parent=x", "-f", "failed-step=s", "-f", "definition=a"), "parent: not together"),
+        (("schedule", "set", "s", "claim", "--cron", "nonsense"), "--cron[0]: "),
+        (("instance", "start", "claim", "{}", "--business-key", "k" * 2000), "--business-key: "),
+        (("instance", "start", "claim", "{}", "--debounce", '{"delay": "soon"}'), "debounce"),
+    ],
+)
+def test_refusals_name_what_was_written(shell: Shell, words: tuple[str, ...], told: str) -> None:
+    done = shell.run(*words)
+    said = " ".join(done.stderr.replace("│", " ").split())
+    assert told in said
+    names = ("definitionVersion", "definitionId", "stepId", "startedAfter", "parentInstanceId", "businessKey", "$.")
+    assert [name for name in names if name in said] == []
+    assert ".--" not in said, "a field of an option's JSON is no option"
+    assert done.exit_code in (1, 2)

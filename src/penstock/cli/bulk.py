@@ -55,6 +55,11 @@ FILTER_NAMES: Final = {
     "started-before": "startedBefore",
 }
 """As people write them, and as REST does."""
+_AS_WRITTEN: Final = {
+    f"{place}{field}": f"--{place[:-1]} {name}" if place else name
+    for name, field in FILTER_NAMES.items()
+    for place in ("", "filter.", "except.")
+}
 OF_FAILURES: Final = frozenset({"failed-step", "cause", "error-contains"})
 """They imply the status FAILED."""
 
@@ -237,7 +242,7 @@ def _run(action: str, options: _Options, act: dict[str, Any]) -> None:
         per_second=options.per_second,
         **act,
     )
-    with connected(options.url, options.token_file) as client:
+    with connected(options.url, options.token_file, _AS_WRITTEN) as client:
         preview = client.preview_bulk(request)
         if options.dry_run:
             print_json(preview) if options.as_json else echo_lines(_met(preview))
@@ -275,7 +280,9 @@ def _filter(pairs: list[str] | None, option: str) -> BulkFilter | None:
     try:
         return msgspec.convert(values, BulkFilter, strict=False)
     except msgspec.ValidationError as error:
-        raise typer.BadParameter(str(error), param_hint=option) from error
+        name = next(name for name in given if f"`$.{FILTER_NAMES[name]}`" in str(error))
+        what = "a version" if name == "version" else "a time such as 2026-01-31T12:00:00Z"
+        raise typer.BadParameter(f"{name}: must be {what}", param_hint=option) from error
 
 
 def _count(preview: BulkPreview) -> str:

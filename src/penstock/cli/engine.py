@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import os
-from collections.abc import Generator
+import re
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -32,11 +34,25 @@ TokenFileOption = Annotated[
     typer.Option(help=f"File with an API token. [default: the variable {TOKEN_VARIABLE}]", metavar="FILE"),
 ]
 DEFAULT_URL = "http://127.0.0.1:8080"
+NO_NAMES: Final[Mapping[str, str]] = {}
+RENAMED: Final = {
+    "definition": "definitionId",
+    "version": "definitionVersion",
+    "failed_step": "stepId",
+    "current_step": "currentStepId",
+    "parent": "parentInstanceId",
+    "bulk": "bulkId",
+}
+"""Parameters of commands that are not called as REST's fields are."""
+_FIELD: Final = re.compile(r"(?<![\w.])(?:\$\.|filter\.|except\.)?([a-z][a-zA-Z]*)\b(?=(:|\[\d+\]:)?)")
 
 
 @contextmanager
-def connected(url: str, token_file: Path | None) -> Generator[SyncClient]:
-    """A client of the engine. What a call raises is told in a line: exit code 1; wrong use: 2."""
+def connected(url: str, token_file: Path | None, written: Mapping[str, str] = NO_NAMES) -> Generator[SyncClient]:
+    """A client of the engine. What a call raises is told in a line: exit code 1; wrong use: 2.
+
+    A refusal names the command's options in place of the fields of REST; ``written`` has names that are none of them.
+    """
     from penstock.client import BadRequest, ClientError, SyncClient
 
     try:
@@ -45,11 +61,42 @@ def connected(url: str, token_file: Path | None) -> Generator[SyncClient]:
     except ClientError as error:
         problems = error.problems if isinstance(error, BadRequest) else []
         for told in [f"{each.path}: {each.reason}" for each in problems] or [str(error)]:
+            told = as_written(told, {**_options(), **written}) if isinstance(error, BadRequest) else told
             echo(f"penstock: {told}", err=True)
         raise typer.Exit(1) from error
     except (OSError, ValueError) as error:
         echo(f"penstock: {error}", err=True)
         raise typer.Exit(2) from error
+
+
+def as_written(told: str, written: Mapping[str, str]) -> str:
+    """Return a refusal that names what people wrote, by REST's names of it.
+
+    One word may be any word of a text: it is a name where a colon follows it.
+    """
+
+    def name(found: re.Match[str]) -> str:
+        is_name = found[2] or not found[1].islower()
+        return written.get(found[0].removeprefix("$."), found[0]) if is_name else found[0]
+
+    return _FIELD.sub(name, told)
+
+
+def _options() -> dict[str, str]:
+    """Return the options and arguments of the command that runs, by REST's names."""
+    click = importlib.import_module(typer.Context.__bases__[0].__module__.rpartition(".")[0] + ".globals")  # or a copy
+    context = click.get_current_context(silent=True)
+    return {} if context is None else {
+        RENAMED.get(each.name, as_in_rest(each.name)): each.opts[0] if each.param_type_name == "option" else each.name
+        for each in context.command.params
+        if each.name
+    }  # fmt: skip
+
+
+def as_in_rest(name: str) -> str:
+    """Return the name of a field of REST that Python calls so."""
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
 
 
 def read_token(file: Path | None) -> str | None:

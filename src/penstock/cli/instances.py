@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from penstock.cli.engine import DEFAULT_URL, TokenFileOption, UrlOption, connected, json_object
+from penstock.cli.engine import DEFAULT_URL, TokenFileOption, UrlOption, as_in_rest, connected, json_object
 from penstock.cli.options import (
     BLOCKED,
     NOT_COMPLETED,
@@ -84,6 +84,7 @@ FILTERS: Final = {
     "started-before": "started_before",
 }
 """Of a list, as people write them, and as the client does."""
+_AS_WRITTEN: Final = {as_in_rest(field): name for name, field in FILTERS.items()}
 ATTRIBUTE_FILTER: Final = "attr."
 OF_FAILURES: Final = ("step_id", "cause", "error_contains")
 """They imply the status FAILED."""
@@ -199,7 +200,7 @@ def list_instances(
     }
     wanted = _all_filters({name: value for name, value in options.items() if value}, filters or [])
     sorted_by = None if order is None else order.value
-    with connected(url, token_file) as client:
+    with connected(url, token_file, _AS_WRITTEN) as client:
         page = client.list_instances(
             **wanted, open=unended, delayed=delayed, blocked=blocked, order=sorted_by, limit=limit
         )
@@ -252,7 +253,9 @@ def _all_filters(options: dict[str, Any], pairs: list[str]) -> dict[str, Any]:
 def _filter_value(name: str, value: str) -> Any:
     try:
         if name == "version":
-            return int(value)
+            if (version := int(value)) < 1:  # 0 would be none, and list all
+                raise ValueError
+            return version
         return datetime.fromisoformat(value) if name in ("started-after", "started-before") else value
     except ValueError:
         what = "a version" if name == "version" else "a time such as 2026-01-31T12:00:00Z"
