@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -12,6 +13,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 import pytest
 
+from penstock.cli.options import print_utc
 from penstock.cli.queues import shown_waiting
 from penstock.cli.schedule_preview import clock_changes
 from penstock.durable import App, workflow
@@ -143,7 +145,7 @@ def test_a_schedule_is_made_shown_paused_run_and_deleted(shell: Shell) -> None:
     assert shell.out("schedule", "set", "nightly", "claim", *when).startswith(
         "nightly: starts claim, 0 2 * * * (Europe/Berlin); active\noverlap SKIP, catch-up LAST\nnext: "
     )
-    assert len(shell.out("schedule", "next", "nightly").split()) == 10
+    assert len(shell.out("schedule", "next", "nightly").splitlines()) == 10
     outcome, instance = shell.out("schedule", "trigger", "nightly").split()
     assert outcome == "STARTED"
     assert json.loads(shell.out("instance", "show", instance, "--json"))["instance"]["scheduleId"] == "nightly"
@@ -163,6 +165,29 @@ def test_a_schedule_is_made_shown_paused_run_and_deleted(shell: Shell) -> None:
     assert (gone.exit_code, "schedule 'nightly' is unknown" in gone.stderr) == (1, True)
     wrong = shell.run("schedule", "set", "nightly", "claim", "--cron", "0 2 * *")
     assert (wrong.exit_code, "cron[0]: '0 2 * *' is no cron expression" in wrong.stderr) == (1, True)
+
+
+def test_times_of_schedules_are_in_their_zone_and_in_the_readers(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    when = ("--cron", "0 2 * * *", "--time-zone", "Europe/Berlin", "--start-at", "2031-01-01T00:00:00Z")
+    shell.out("schedule", "set", "zoned", "claim", *when)
+    try:
+        with monkeypatch.context() as elsewhere:
+            elsewhere.setenv("TZ", "Asia/Kathmandu")
+            time.tzset()
+            first, *_ = shell.out("schedule", "next", "zoned").splitlines()
+            assert first == "2031-01-01 02:00:00+01:00 (Europe/Berlin), yours 2031-01-01 06:45:00+05:45"
+            [listed] = [line for line in shell.out("schedule", "list").splitlines() if line.startswith("zoned")]
+            assert "2031-01-01 06:45:00+05:45" in listed
+            head, first, *_ = shell.out("schedule", "preview", *when, "--count", 1).splitlines()
+            assert head.split() == ["Europe/Berlin", "UTC", "yours"]
+            assert first == "2031-01-01 02:00:00+01:00  2031-01-01T01:00:00Z  2031-01-01 06:45:00+05:45"
+            told = shell.out("--utc", "schedule", "preview", *when, "--count", 1).splitlines()
+            assert told[0].split() == ["Europe/Berlin", "UTC"]
+            assert "yours 2031-01-01 01:00:00Z" in shell.out("--utc", "schedule", "next", "zoned")
+    finally:
+        time.tzset()
+        print_utc(False)
+        shell.out("schedule", "delete", "zoned")
 
 
 def test_what_code_has_is_listed_and_put_again(shell: Shell, engine: RunningEngine) -> None:

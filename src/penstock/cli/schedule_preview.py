@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 import typer
 
 from penstock.cli.engine import DEFAULT_URL, TokenFileOption, UrlOption, connected
-from penstock.cli.options import JsonOption, print_json, print_table
+from penstock.cli.options import JsonOption, print_json, print_table, shown_time
 from penstock.cli.plain import echo
 
 if TYPE_CHECKING:
@@ -164,14 +164,22 @@ def _around(client: SyncClient, id: str, spec: ScheduleSpec, change: _Change) ->
 
 def _print(times: list[ScheduleTime], zone: ZoneInfo | None) -> None:
     late = any(each.fires_at != each.at for each in times)
-    head = [*([str(zone)] if zone else []), "UTC", *(["fires"] if late else [])]
+    foreign = any(yours(each.at, zone) for each in times)
+    head = [*([str(zone)] if zone else []), "UTC", *(["yours"] if foreign else []), *(["fires"] if late else [])]
     rows: list[list[str]] = []
     for each in times:
         at: Any = each.at
         local = [at.astimezone(zone).isoformat(" ")] if zone else []
         fires: Any = each.fires_at
-        rows.append([*local, _utc(at), *([_utc(fires)] if late else [])])
+        own = [shown_time(at)] if foreign else []
+        rows.append([*local, _utc(at), *own, *([_utc(fires)] if late else [])])
     print_table(head, rows)
+
+
+def yours(at: datetime | None, zone: ZoneInfo | None) -> str:
+    """Return a time in the reader's zone; empty where that is UTC, or as in ``zone``."""
+    text = shown_time(at)
+    return "" if at is None or text in (shown_time(at, UTC), shown_time(at, zone or UTC)) else text
 
 
 def _utc(at: datetime) -> str:

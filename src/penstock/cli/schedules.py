@@ -20,7 +20,7 @@ from penstock.cli.options import (
     print_table,
     shown_time,
 )
-from penstock.cli.plain import echo
+from penstock.cli.plain import echo, echo_lines
 from penstock.cli.schedule_preview import (
     AnchorOption,
     CronOption,
@@ -128,7 +128,7 @@ def list_schedules(
     print_page(
         page,
         ("id", "definition", "when", "next", "state"),
-        lambda each: (each.id, each.definition_id, _when(each), *each.next_times[:1], *_padding(each), _state(each)),
+        lambda each: (each.id, each.definition_id, _when(each), _first(each), _state(each)),
         as_json=as_json,
         limit=limit,
         narrower="`penstock schedule show`",
@@ -156,12 +156,11 @@ def next_times(
 ) -> None:
     """Print the next 10 times of a schedule."""
     with connected(url, token_file) as client:
-        times = client.get_schedule(id).next_times
+        schedule = client.get_schedule(id)
     if as_json:
-        print_json(times)
+        print_json(schedule.next_times)
         return
-    for at in times:
-        echo(at)
+    echo_lines(_next_times(schedule))
 
 
 @app.command()
@@ -239,22 +238,22 @@ def _print(schedule: Schedule, as_json: bool) -> None:
         if text:
             echo(text)
     echo(f"overlap {schedule.overlap}, catch-up {schedule.catch_up}")
-    _print_next(schedule)
+    echo_lines(f"next: {at}" for at in _next_times(schedule)[:3] or ["never"])
     if schedule.runs:
         rows = [(shown_time(run.at), run.outcome, run.instance_id or "", run.reason or "") for run in schedule.runs]
         print_table(("time", "outcome", "instance", "reason"), rows)
 
 
-def _print_next(schedule: Schedule) -> None:
-    """The next times in the schedule's zone, and in the reader's."""
+def _next_times(schedule: Schedule) -> list[str]:
+    """Return the next times in the schedule's zone, and in the reader's."""
     name = schedule.time_zone or "UTC"
     zone = known_zone(name)
-    if not schedule.next_times:
-        echo("next: never")
-    for text in schedule.next_times[:3]:
+    lines: list[str] = []
+    for text in schedule.next_times:
         at = datetime.fromisoformat(text)
         own, yours = shown_time(at, zone or UTC), shown_time(at)
-        echo(f"next: {own} ({name if zone else 'UTC'})" + (f", yours {yours}" if own != yours else ""))
+        lines.append(f"{own} ({name if zone else 'UTC'})" + (f", yours {yours}" if own != yours else ""))
+    return lines
 
 
 def _when(schedule: Schedule) -> str:
@@ -263,8 +262,8 @@ def _when(schedule: Schedule) -> str:
     return " and ".join(schedule.cron) + f" ({schedule.time_zone or 'UTC'})"
 
 
-def _padding(schedule: Schedule) -> list[str]:
-    return [] if schedule.next_times else ["never"]
+def _first(schedule: Schedule) -> str:
+    return shown_time(datetime.fromisoformat(schedule.next_times[0])) if schedule.next_times else "never"
 
 
 def _state(schedule: Schedule) -> str:
