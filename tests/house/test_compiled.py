@@ -51,6 +51,12 @@ TESTS_OF_QUEUES = (
     "tests/rest/test_polls.py",
     "tests/runtime/test_hot_paths.py",
 )
+WORDS_OF_C = {
+    *("_alignof", "_asm", "_attribute", "_auto_type", "_complex", "_const", "_extension", "_func", "_imag", "_inline"),
+    *("_label", "_real", "_restrict", "_signed", "_thread", "_typeof", "_volatile"),
+    *("_Alignas", "_Alignof", "_Atomic", "_Bool", "_Complex", "_Generic", "_Imaginary", "_Noreturn", "_Thread_local"),
+}
+"""gcc's, without the first underscore or as they are."""
 PROVE = """
 import sys
 from importlib import import_module
@@ -96,6 +102,19 @@ def test_no_compiled_class_names_a_later_one_in_fields() -> None:
             }
             found += [f"{module}: {made.name} names {name}" for name in sorted(names & later)]
     assert found == []
+
+
+def test_no_compiled_name_is_a_word_of_c() -> None:
+    """mypyc puts an underscore before the names of attributes and of variables that closures share: `_inline` became
+    `__inline`, which gcc takes for its own."""
+    found = {
+        f"{module}: {each}"
+        for module in MODULES
+        for node in ast.walk(tree(TOP / "src" / module))
+        for each in (getattr(node, "attr", ""), getattr(node, "id", ""), getattr(node, "arg", ""))
+        if each in WORDS_OF_C
+    }
+    assert sorted(found) == []
 
 
 @pytest.fixture(scope="module")

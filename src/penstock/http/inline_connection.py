@@ -162,7 +162,7 @@ class InlineConnection:
         # There may be something in the socket that will not be told again. At first there mostly is, and the word of it
         # stands behind those of others.
         self._unread = True
-        self._inline: InlineRequests | None = None
+        self._requests: InlineRequests | None = None
         self._inline_data = b""  # the request of the hot call
         self._inline_bytes = 0  # of its body
         self._inline_rest = b""  # UNSENT: of its answer
@@ -237,10 +237,10 @@ class InlineConnection:
         self._poller.remove(self._fd, self._on_readable)
         if self._call is not None:
             self._call.abandon()
-        if self._inline_data and self._inline is not None:
-            self._inline.abandon()
+        if self._inline_data and self._requests is not None:
+            self._requests.abandon()
             self._inline_over(math.inf)
-        self._inline = None  # each knows the other
+        self._requests = None  # each knows the other
 
     # -- for others
 
@@ -268,8 +268,8 @@ class InlineConnection:
             self._unread = True
             if hung_up and self.on_hang_up is not None:
                 self.on_hang_up()
-            elif hung_up and self._state is ConnectionState.PARKED and self._inline is not None:
-                self._queue.add_last(self._inline.go_on)
+            elif hung_up and self._state is ConnectionState.PARKED and self._requests is not None:
+                self._queue.add_last(self._requests.go_on)
             return
         if hung_up:
             self._unread = True
@@ -362,7 +362,7 @@ class InlineConnection:
         body_at = shape.body_at(data, line_end)
         if not body_at or not (shape.takes or self._may_take(shape)):
             return False
-        hot, size_bytes = self._inline, len(data) - body_at
+        hot, size_bytes = self._requests, len(data) - body_at
         if hot is None or not connection.budget.fits(size_bytes):
             return False
         if not hot.begin(data[:line_end], shape.headers, data[body_at:]):
@@ -378,12 +378,12 @@ class InlineConnection:
         return True
 
     def _may_take(self, shape: HeadShape) -> bool:
-        if self._inline is None:  # asked again each time: an application that still starts has none yet
-            self._inline = self._connection.make_inline(self)
-            if self._inline is None:
+        if self._requests is None:  # asked again each time: an application that still starts has none yet
+            self._requests = self._connection.make_inline(self)
+            if self._requests is None:
                 return False
         if shape.takes is None:
-            shape.takes = self._inline.takes(dict(shape.headers))
+            shape.takes = self._requests.takes(dict(shape.headers))
         return shape.takes
 
     @property
@@ -423,13 +423,13 @@ class InlineConnection:
 
     def expire(self, deadline: float) -> None:
         """A call that was to wait until then has done so, if it is there still."""
-        if self.expires_at == deadline and self._inline is not None:
-            self._inline.expire()
+        if self.expires_at == deadline and self._requests is not None:
+            self._requests.expire()
 
     def go_on_soon(self) -> None:
         """For An inline call: have its `go_on` called in the next turn."""
-        if self._inline is not None:
-            self._queue.add(self._inline.go_on)
+        if self._requests is not None:
+            self._queue.add(self._requests.go_on)
 
     def answer(self, status: int, headers: Pairs, body: bytes | None) -> bool:
         """For An inline call: its whole answer; whether it has left, or never will, or `sent` tells of that."""
@@ -474,8 +474,8 @@ class InlineConnection:
         rest, self._inline_rest = self._inline_rest, b""
         await connection.send(rest)
         self._inline_over(trio.current_time())
-        if self._inline is not None:
-            self._inline.sent()
+        if self._requests is not None:
+            self._requests.sent()
         if self._inline_closes or connection.peer_gone:
             raise connection.over()
 
