@@ -1,7 +1,7 @@
 // Names, durations and times as people say them. Whether one is allowed the engine says.
 const UNITS = ["week", "day", "hour", "minute", "second"];
 
-const TIME = new Intl.DateTimeFormat(undefined, { dateStyle: "full", timeStyle: "short", timeZone: "UTC" });
+const TIME = new Intl.DateTimeFormat(undefined, { dateStyle: "full", timeStyle: "short", hourCycle: "h23", timeZone: "UTC" });
 
 /** `P1DT2H` is 1 day 2 hours, `2031-05-04T12:00:00Z` a Sunday. None for what is not written so. */
 export function inWords(text: string): string | undefined {

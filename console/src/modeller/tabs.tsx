@@ -1,9 +1,9 @@
 // Other tabs of this browser with the same draft: that they are there, and what they made of it.
 import { useEffect, useState } from "react";
+import { short } from "../parts/time";
 import type { Clash } from "./history";
 
 const CHANNEL = "penstock drafts";
-const AT = new Intl.DateTimeFormat(undefined, { timeStyle: "short" });
 
 interface Heard {
   what: "who" | "here" | "gone";
@@ -64,7 +64,7 @@ export function OtherTabs({ place, clash, choose }: Props) {
     <div role="status" className="tabs-said">
       {clash ? (
         <p className="wrong">
-          {clash.text === undefined ? "Another tab has uploaded this draft, or undone all of it" : "Another tab has changed this draft"} ({AT.format(clash.since)}). What you change here is not kept until you choose:{" "}
+          {clash.text === undefined ? "Another tab has uploaded this draft, or undone all of it" : "Another tab has changed this draft"} ({short(clash.since, false, true)}). What you change here is not kept until you choose:{" "}
           <button type="button" className="btn sm" onClick={() => choose(false)}>
             Take that one
           </button>{" "}
@@ -73,7 +73,7 @@ export function OtherTabs({ place, clash, choose }: Props) {
           </button>
         </p>
       ) : (
-        since !== undefined && <p className="mute">Open in another tab, too, since {AT.format(since)}: what is changed there is told here.</p>
+        since !== undefined && <p className="mute">Open in another tab, too, since {short(since, false, true)}: what is changed there is told here.</p>
       )}
     </div>
   );

@@ -1,5 +1,5 @@
 // Small pictures of numbers over time. The numbers themselves stand beside them, so screen readers skip these.
-import { useUtc } from "./time";
+import { short, useUtc } from "./time";
 import { useId } from "react";
 
 const WIDTH = 700;
@@ -34,8 +34,8 @@ export function RateChart({ lines, since, stepSeconds }: { lines: Line[]; since:
   const x = (at: number) => ((at / (count - 1)) * WIDTH).toFixed(1);
   const y = (value: number) => (HEIGHT - 1 - (value / top) * (HEIGHT - 6)).toFixed(1);
   const first = Date.parse(since);
-  const zone = useUtc() ? { timeZone: "UTC" } : {};
-  const time = new Intl.DateTimeFormat(undefined, stepSeconds * count > 172_800 ? { month: "short", day: "numeric", ...zone } : { hour: "2-digit", minute: "2-digit", hourCycle: "h23", ...zone });
+  useUtc();
+  const days = stepSeconds * count > 172_800;
   return (
     <div className="chart">
       <div className="y" aria-hidden="true">
@@ -59,7 +59,7 @@ export function RateChart({ lines, since, stepSeconds }: { lines: Line[]; since:
       </svg>
       <div className="x" aria-hidden="true">
         {[0, 0.25, 0.5, 0.75, 1].map((part) => (
-          <span key={part}>{time.format(first + part * (count - 1) * stepSeconds * 1_000)}</span>
+          <span key={part}>{short(first + part * (count - 1) * stepSeconds * 1_000, days, part === 1)}</span>
         ))}
       </div>
     </div>

@@ -95,6 +95,13 @@ export function absolute(at: string, timeZone = shownZone()): string {
   return format.format(new Date(at));
 }
 
+/** Where there is room for little: a day, or the time of a day, in the zone that is shown. Of several beside each other one has its name. */
+export function short(at: number, day: boolean, named: boolean): string {
+  const parts: Intl.DateTimeFormatOptions = day ? { month: "short", day: "numeric" } : { hour: "2-digit", minute: "2-digit", hourCycle: "h23" };
+  const zone = shownZone();
+  return new Intl.DateTimeFormat(undefined, { ...parts, ...(named && { timeZoneName: "short" }), ...(zone !== undefined && { timeZone: zone }) }).format(at);
+}
+
 /** In the zone that is shown, and in UTC. */
 export function bothZones(at: string): string {
   return `${absolute(at)}\n${new Date(at).toISOString().replace("T", " ")}`;
