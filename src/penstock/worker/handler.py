@@ -11,7 +11,7 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -178,7 +178,7 @@ async def _in_own_task(function: HandlerFunction, arguments: Sequence[Any]) -> A
             raise
         # asyncio cancels this task, too, which only waited: the function has gone on to its end, and that counts.
     except BaseExceptionGroup as group:
-        left_open, others = cast("BaseExceptionGroup[BaseException]", group).split(RuntimeError)
+        left_open, others = group.split(RuntimeError)
         if not ended or left_open is None or others is not None:
             raise
         if error is None:
