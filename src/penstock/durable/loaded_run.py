@@ -30,6 +30,7 @@ from penstock.durable.backend import (
     Refused,
     RunLeaseLost,
     Shown,
+    Stored,
 )
 from penstock.durable.child import ChildCall
 from penstock.durable.codec import PAYLOAD_MAX_BYTES
@@ -309,8 +310,11 @@ class LoadedRun:
     async def _run_loop(self) -> None:
         self.quiet_since = None
         try:
-            while not self.is_gone and await self._iterate():
-                pass
+            while not self.is_gone:
+                if self.is_started and self.outbox and self.overflow is None and not self.must_read:
+                    await self._append()
+                elif not await self._iterate():
+                    break
         except RunLeaseLost:
             self._leave("lost")
         except Blocked as error:
@@ -324,13 +328,11 @@ class LoadedRun:
             self.show_soon()
 
     async def _iterate(self) -> bool:
-        """One thing; False when there is none."""
+        """One thing other than an append; False when there is none."""
         if not self.is_started:
             await self._start()
         elif self.must_read:
             await self._read()
-        elif self.outbox and self.overflow is None:
-            await self._append()
         elif self.overflow is not None:
             await self._finish(Ending(failure=f"JournalTooLong: {self.overflow}"))
         elif self.activation.kernel.unwritten and self._must_keep_marks():
@@ -411,7 +413,17 @@ class LoadedRun:
     async def _append(self) -> None:
         if self.commits is None:
             self.is_appending = True
-            await self._append_now()
+            batch, asked_at = self._next_batch(), trio.current_time()
+            try:  # not `_ask`: many runs wait here at a time, and objects bring collections of garbage closer
+                stored = await self.keeper.backend.append(self.leased, batch, self.pos, self.mail)
+            except Away as error:
+                await self._append_again(batch, error)
+            except JournalFull as error:
+                self.overflow = str(error)
+            else:
+                if self.is_gone:
+                    raise RunLeaseLost
+                self._appended(batch, stored, asked_at)
             self.is_appending = False
             self._let_commit()
             return
@@ -426,6 +438,10 @@ class LoadedRun:
             self.commits.release()
 
     async def _append_now(self) -> None:
+        await self._append_again(self._next_batch())
+
+    def _next_batch(self) -> list[Record]:
+        """Take the next records out of the outbox."""
         batch, size = list[Record](), 0
         while self.outbox and len(batch) < APPEND_MAX_RECORDS:
             if (size := size + len((self.outbox[0].payload or "").encode())) > APPEND_MAX_BYTES and batch:
@@ -435,12 +451,20 @@ class LoadedRun:
             batch.append(self.outbox.popleft())
         if batch[0].kind is not JournalKind.REFUSED:  # these are not stored: they would lose a mark
             batch = self.activation.marked(batch)
+        return batch
+
+    async def _append_again(self, batch: list[Record], away: Away | None = None) -> None:
+        """Ask as `_ask` does."""
         asked_at = trio.current_time()
         try:
-            stored = await self._ask(lambda: self.keeper.backend.append(self.leased, batch, self.pos, self.mail))
+            stored = await self._ask(lambda: self.keeper.backend.append(self.leased, batch, self.pos, self.mail), away)
         except JournalFull as error:
             self.overflow = str(error)
             return
+        self._appended(batch, stored, asked_at)
+
+    def _appended(self, batch: list[Record], stored: Sequence[Stored] | None, asked_at: float) -> None:
+        """Go on with what the backend has answered: where they stand; None: the journal says what became of them."""
         self.has_written = True
         if stored is None:
             self.unconfirmed, self.must_read, self.page = batch, True, None
@@ -527,11 +551,14 @@ class LoadedRun:
         if self.is_gone:
             raise RunLeaseLost
 
-    async def _ask(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Ask again while the backend is away, as long as the lease may hold."""
+    async def _ask(self, call: Callable[[], Awaitable[T]], away: Away | None = None) -> T:
+        """Ask again while the backend is away, as long as the lease may hold. ``away``: so it has answered already."""
         pause_s = RETRY_FIRST_S
         while True:
             try:
+                if away is not None:
+                    error, away = away, None
+                    raise error
                 answer = await call()
             except Away as error:
                 if trio.current_time() + pause_s >= self.lease_ends:
@@ -569,9 +596,9 @@ class LoadedRun:
         if isinstance(step, ChildCall):
             self._soon(call, partial(self._attend, child=step, begins=True))
             return
-        context, began = self.step_context.copy(), time.monotonic()
+        context = self.step_context.copy()
         context.run(current_step.set, run.step_info(call))
-        begun = self.keeper.steps.begin(step, context, partial(self._loop_call_ended, call, began))
+        begun = self.keeper.steps.begin(step, context, self, call)
         if begun is None:
             self._soon(call, partial(self._attempt, step=step), context)
         else:
@@ -615,7 +642,9 @@ class LoadedRun:
             outcome = self._attempt_broke(error)
         self._attempt_ended(call, outcome, began)
 
-    def _loop_call_ended(self, call: OpenCall, began: float, ended: LoopCall) -> None:
+    def loop_call_ended(self, ended: LoopCall, about: OpenCall, began: float) -> None:
+        """Hear that an attempt has ended which was begun without a task."""
+        call = about
         outcome: Outcome | None = None
         try:
             outcome = self.keeper.steps.outcome_of(ended, call.step.name)

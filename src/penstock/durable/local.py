@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 import msgspec
 import trio
@@ -180,7 +180,11 @@ class LocalBackend:
     async def append(self, leased: LeasedRun, records: Sequence[Record], after: int, mail: int) -> list[Stored] | None:
         """Write records."""
         new = [_new_record(record) for record in records]
-        answer = await _asked(self._engine.journal.append(_lease(leased), new, after=after, mail=mail))
+        try:
+            answer = await self._engine.journal.append(_lease(leased), new, after=after, mail=mail)
+        except Exception as error:  # not `_asked`: many runs wait here at a time, with each coroutine of theirs
+            await _asked(_raising(error))
+            raise
         if answer.reread or answer.mail != mail:
             return None
         return [Stored(place.pos, place.at) for place in answer.placed]
@@ -474,6 +478,10 @@ async def _asked(call: Awaitable[T]) -> T:
         raise Refused(error.reason) from None
     except (Unavailable, TooManyRequests, *AWAY) as error:
         raise Away(first_line(error)) from error
+
+
+async def _raising(error: Exception) -> NoReturn:
+    raise error
 
 
 def _lease(leased: LeasedRun) -> Lease:

@@ -58,7 +58,7 @@ class Progress(Protocol):
     progress: str | None
 
 
-class StepInfo(msgspec.Struct, frozen=True):
+class StepInfo(msgspec.Struct, frozen=True, gc=False):
     """What a step can know of itself. `step_info` returns it.
 
     Attributes:

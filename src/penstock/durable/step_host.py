@@ -6,11 +6,12 @@ Threads of steps have a limiter of their own, so that they never wait for what e
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
 from contextvars import Context
 from functools import partial
 from types import CoroutineType
-from typing import Any
+from typing import Any, Protocol
 
 import trio
 
@@ -22,6 +23,14 @@ from penstock.kernel.errors import TooSlow
 from penstock.kernel.operation import Outcome
 
 
+class AttemptOwner(Protocol):
+    """Who hears of the end of an attempt in the loop for steps."""
+
+    def loop_call_ended(self, ended: LoopCall, about: Any, began: float) -> None:
+        """Hear that it has ended; when it began, by `time.monotonic`. Must not raise."""
+        ...
+
+
 class StepHost:
     """Runs attempts. ``max_tasks`` of them may await at a time and ``max_threads`` be plain functions; others wait.
     Async ones run in ``loop``; without one, as in tests, they run here."""
@@ -30,6 +39,7 @@ class StepHost:
         self._loop = loop
         self._threads = trio.CapacityLimiter(max_threads)
         self._tasks = trio.CapacityLimiter(max_tasks)
+        self._on_end = self._ended
 
     @property
     def threads(self) -> int:
@@ -41,9 +51,9 @@ class StepHost:
         """Return whether async steps run now."""
         return self._tasks.borrowed_tokens > 0
 
-    def begin(self, call: StepCall, context: Context, on_end: Callable[[LoopCall], object]) -> LoopCall | None:
-        """Begin an attempt in the loop for steps, in this context. ``on_end`` is called here when it has ended, and
-        must not raise. None: nothing was begun, as this one needs a task here (`attempt`)."""
+    def begin(self, call: StepCall, context: Context, owner: AttemptOwner, about: Any) -> LoopCall | None:
+        """Begin an attempt in the loop for steps, in this context. ``owner`` hears here when it has ended, with what it
+        is ``about``. None: nothing was begun, as this one needs a task here (`attempt`)."""
         loop = self._loop_of(call)
         if loop is None or not call.step.is_async or call.options.timeout_s is not None:
             return None
@@ -51,15 +61,17 @@ class StepHost:
             return None
         try:
             args, kwargs = call.step.parameters.arguments(call.arguments)  # copies: the body keeps its own
-            begun = loop.begin(partial(call.step.function, *args, **kwargs), context, partial(self._ended, on_end))
         except ValueError:
             return None
+        begun = loop.begin(call.step.function, args, kwargs, context, self._on_end)
+        begun.about = (owner, about, time.monotonic())
         self._tasks.acquire_on_behalf_of_nowait(begun)
         return begun
 
-    def _ended(self, on_end: Callable[[LoopCall], object], call: LoopCall) -> None:
+    def _ended(self, call: LoopCall) -> None:
         self._tasks.release_on_behalf_of(call)
-        on_end(call)
+        owner, about, began = call.about
+        owner.loop_call_ended(call, about, began)
 
     def outcome_of(self, ended: LoopCall, name: str) -> Outcome | None:
         """What the attempt at the step of this name gave or raised. None: it was cancelled. Raises `StepLoopEnded`,

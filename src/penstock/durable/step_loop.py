@@ -15,12 +15,12 @@ import time
 import traceback
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import Context, copy_context
 from functools import partial
-from typing import Any, Final, Literal, NoReturn, cast
+from typing import Any, Final, Literal, NoReturn, Protocol, cast
 
 import trio
 import trio.lowlevel
@@ -87,6 +87,31 @@ def _nothing() -> None:
     """Do nothing."""
 
 
+class Passed(Protocol):
+    """What one loop gives to another."""
+
+    def make(self) -> None:
+        """Do it there."""
+        ...
+
+    def lose(self) -> None:
+        """Hear, in the loop that gave it, that the other one is closed."""
+        ...
+
+
+class _PlainCall:
+    __slots__ = ("_call", "_lost")
+
+    def __init__(self, call: Callable[[], object], lost: Callable[[], object]) -> None:
+        self._call, self._lost = call, lost
+
+    def make(self) -> None:
+        self._call()
+
+    def lose(self) -> None:
+        self._lost()
+
+
 class Calls:
     """Calls from one loop into another. That one is woken once for all that come together, as threads that take turns
     cost more than the calls do: with 64 runs and one wake for each call a step cost 1.6 times the CPU."""
@@ -99,13 +124,17 @@ class Calls:
         """``wake`` makes a call there, from any thread. ``later`` makes one here, when this loop has done what there is
         to do; without it the calls come from the Trio loop that runs here."""
         self._wake, self._later = wake, later or _when_idle()
-        self._calls: deque[tuple[Callable[[], object], Callable[[], object]]] = deque()
+        self._calls: deque[Passed] = deque()
         self._is_woken = False
 
     def put(self, call: Callable[[], object], lost: Callable[[], object] = _nothing) -> None:
         """Make the call there, after those that were put before. ``lost`` is called here instead if that loop is
         closed."""
-        self._calls.append((call, lost))
+        self.put_passed(_PlainCall(call, lost))
+
+    def put_passed(self, passed: Passed) -> None:
+        """Do as `put` does."""
+        self._calls.append(passed)
         if not self._is_woken:
             self._is_woken = True
             self._later(self._send)
@@ -115,27 +144,41 @@ class Calls:
             self._wake(self._make)
         except RuntimeError:  # of asyncio when it is closed, and trio.RunFinishedError
             while self._calls:
-                self._calls.popleft()[1]()
+                self._calls.popleft().lose()
             self._is_woken = False
 
     def _make(self) -> None:
         self._is_woken = False  # first: what is put from now on wakes the loop again
         while self._calls:
-            self._calls.popleft()[0]()
+            self._calls.popleft().make()
 
 
 class LoopCall(ABC):
-    """A call of an async function in a loop for steps. `StepLoop.begin` makes it."""
+    """A call of an async function in a loop for steps. `StepLoop.begin` makes it. Few objects of Python's lead to one
+    another here: 64 calls wait at a time, and each of their objects brings the next collection of garbage closer."""
+
+    __slots__ = (
+        "_args", "_context", "_function", "_has_ended", "_kwargs", "_loop", "_on_end", "about", "cancel_called"
+    )  # fmt: skip
 
     def __init__(
         self,
         loop: StepLoop,
-        function: Callable[[], Awaitable[Any]],
+        function: Callable[..., Awaitable[Any]],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
         context: Context,
         on_end: Callable[[LoopCall], object],
     ) -> None:
         self._loop, self._function, self._context, self._on_end = loop, function, context, on_end
-        self.cancel_called = False
+        self._args, self._kwargs = args, kwargs
+        self.cancel_called = self._has_ended = False
+        self.about: Any = None
+        """Whatever ``on_end`` wants to know of it."""
+
+    def awaited(self) -> Awaitable[Any]:
+        """Call the function."""
+        return self._function(*self._args, **self._kwargs)
 
     def cancel(self) -> None:
         """Pass a cancel on to the function, once. Call it in the app's loop."""
@@ -150,13 +193,23 @@ class LoopCall(ABC):
             raise StepLoopEnded
         return found
 
+    def make(self) -> None:
+        """Begin it, in the loop for steps; when it has ended, say so in the app's loop."""
+        if self._has_ended:
+            self._on_end(self)
+        else:
+            self.begin_there()
+
+    def lose(self) -> None:
+        """Hear that the loop for steps is closed: it has ended. Where the app's is closed, nobody waits for it."""
+        if not self._has_ended:
+            self._has_ended = True
+            self._on_end(self)
+
     def notify_end(self) -> None:
         """Let the app's loop know that it has ended."""
-        self._loop.put_back(self.end)
-
-    def end(self) -> None:
-        """Say that it has ended. Call it in the app's loop."""
-        self._on_end(self)
+        self._has_ended = True
+        self._loop.pass_back(self)
 
     @abstractmethod
     def begin_there(self) -> None:
@@ -171,11 +224,12 @@ class LoopCall(ABC):
         """What it gave or raised; None if it was cancelled, or its loop has ended."""
 
 
-class StepLoop(ABC):
+class StepLoop:
     """One loop for async steps, made in its thread; `begin`, `call` and `watch` are for the app's loop."""
 
     library: Backend
     foreign: Backend
+    call_class: type[LoopCall]
     refusals: tuple[str, ...]
     """How errors begin that ``foreign`` or this loop raises where the two meet."""
 
@@ -192,28 +246,40 @@ class StepLoop(ABC):
 
     def put(self, call: Callable[[], object], lost: Callable[[], object] = _nothing) -> None:
         """Make a call in the loop, or ``lost`` here if it has ended."""
+        self._put(_PlainCall(call, lost))
+
+    def _put(self, passed: Passed) -> None:
         if self._there is None:
             self._back = Calls(trio.lowlevel.current_trio_token().run_sync_soon, self._later)
             self._there = Calls(self._wake)
-        self._there.put(call, lost)
+        self._there.put_passed(passed)
 
     def put_back(self, call: Callable[[], object]) -> None:
         """Make a call in the app's loop."""
         self._back.put(call)
 
+    def pass_back(self, passed: Passed) -> None:
+        """Do as `put_back` does."""
+        self._back.put_passed(passed)
+
     def begin(
-        self, function: Callable[[], Awaitable[Any]], context: Context, on_end: Callable[[LoopCall], object]
+        self,
+        function: Callable[..., Awaitable[Any]],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        context: Context,
+        on_end: Callable[[LoopCall], object],
     ) -> LoopCall:
         """Begin to await it there, in this context. ``on_end`` is called here when it has ended, and must not raise."""
-        call = self.call_of(function, context, on_end)
-        self.put(call.begin_there, call.end)
+        call = self.call_class(self, function, args, kwargs, context, on_end)
+        self._put(call)
         return call
 
     async def call(self, function: Callable[[], Awaitable[Any]]) -> Outcome:
         """Await it there. A cancel is passed on once, and the end is waited for. An outcome stands, whatever was asked.
         Raises `StepLoopEnded`, and `trio.Cancelled` where the function ended by the cancel."""
         ended = trio.Event()
-        call = self.begin(function, copy_context(), lambda _: ended.set())
+        call = self.begin(function, (), {}, copy_context(), lambda _: ended.set())
         try:
             await ended.wait()
         except trio.Cancelled:
@@ -227,12 +293,6 @@ class StepLoop(ABC):
         found = call.outcome()
         assert found is not None, "nobody has cancelled it"
         return found
-
-    @abstractmethod
-    def call_of(
-        self, function: Callable[[], Awaitable[Any]], context: Context, on_end: Callable[[LoopCall], object]
-    ) -> LoopCall:
-        """A call that has not begun."""
 
     @classmethod
     def check_library(cls, error: BaseException, name: str, call: str = "App") -> None:
@@ -284,18 +344,17 @@ class AsyncioLoop(StepLoop):
         self.running = asyncio.get_running_loop()
         super().__init__(self.running.call_soon_threadsafe, self.running.call_soon)
 
-    def call_of(
-        self, function: Callable[[], Awaitable[Any]], context: Context, on_end: Callable[[LoopCall], object]
-    ) -> LoopCall:
-        return _AsyncioCall(self, function, context, on_end)
-
 
 class _AsyncioCall(LoopCall):
     """A task of asyncio."""
 
+    __slots__ = ("_found", "_task")
     _loop: AsyncioLoop
-    _task: asyncio.Task[None] | None = None
-    _found: Outcome | None = None
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._task: asyncio.Task[None] | None = None
+        self._found: Outcome | None = None
 
     def begin_there(self) -> None:
         task = self._task = self._loop.running.create_task(self._run(), context=self._context)
@@ -304,7 +363,7 @@ class _AsyncioCall(LoopCall):
     async def _run(self) -> None:
         # the task must not hold the outcome: its `repr` shows it, and that of the user's value may fail
         try:
-            self._found = Outcome(await self._function())
+            self._found = Outcome(await self.awaited())
         except (asyncio.CancelledError, KeyboardInterrupt):
             raise
         except BaseException as error:  # SystemExit too: a step does not end the loop
@@ -334,17 +393,16 @@ class TrioLoop(StepLoop):
         self.nursery = nursery
         super().__init__(trio.lowlevel.current_trio_token().run_sync_soon, _when_idle())
 
-    def call_of(
-        self, function: Callable[[], Awaitable[Any]], context: Context, on_end: Callable[[LoopCall], object]
-    ) -> LoopCall:
-        return _TrioCall(self, function, context, on_end)
-
 
 class _TrioCall(LoopCall):
     """A task of Trio."""
 
+    __slots__ = ("_found", "_scope")
     _loop: TrioLoop
-    _found: Outcome | None = None
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._found: Outcome | None = None
 
     def begin_there(self) -> None:
         self._scope = trio.CancelScope()
@@ -356,7 +414,7 @@ class _TrioCall(LoopCall):
     async def _run(self) -> None:
         try:
             with self._scope:
-                self._found = Outcome(await self._function())
+                self._found = Outcome(await self.awaited())
         except KeyboardInterrupt:
             raise
         except BaseException as error:
@@ -371,6 +429,10 @@ class _TrioCall(LoopCall):
 
     def found(self) -> Outcome | None:
         return self._found
+
+
+AsyncioLoop.call_class = _AsyncioCall
+TrioLoop.call_class = _TrioCall
 
 
 def leaves_of(error: BaseException) -> list[BaseException]:

@@ -53,14 +53,14 @@ class Call(Protocol):
         ...
 
 
-class Start(msgspec.Struct, frozen=True):
+class Start(msgspec.Struct, frozen=True, gc=False):
     """A command: begin this call. Its outcome is a record with this path."""
 
     path: str
     call: Call
 
 
-class Stop(msgspec.Struct, frozen=True):
+class Stop(msgspec.Struct, frozen=True, gc=False):
     """A command: this call is cancelled; what becomes of it in the end is still a record."""
 
     path: str

@@ -28,17 +28,18 @@ def current_call() -> TasklessCall | None:
 async def need_task() -> None:
     """Before anything that waits by Trio's means, or enters a scope or a nursery."""
     if _driven.get() is not None:
-        await _trap(_NEED_TASK)
-
-
-async def pause() -> None:
-    """Wait, in a call that is driven by hand, for `resume_soon`."""
-    await _trap(_PAUSE)
+        await _trap()
 
 
 @coroutine
-def _trap(kind: object) -> Generator[object, None, None]:
-    yield kind
+def pause() -> Generator[object, None, None]:
+    """Wait, in a call that is driven by hand, for `resume_soon`."""
+    yield _PAUSE
+
+
+@coroutine
+def _trap() -> Generator[object, None, None]:
+    yield _NEED_TASK
 
 
 class TasklessCall:

@@ -84,7 +84,15 @@ class Item(Generic[R]):
     async def wait_answer(self) -> R:
         """Wait for the result; raises what `refuse` was given. One waiter at most. Cancel-safe."""
         while not self.settled:
-            await self._wait()
+            if (call := current_call()) is None:
+                await self._wait()
+                continue
+            self._waiting = call
+            try:
+                await pause()
+            except BaseException:  # the call was abandoned
+                self._waiting = None
+                raise
         if self._error is not None:
             raise self._error
         return cast(R, self._answer)  # settled without an error: the answer is an R

@@ -186,7 +186,8 @@ class Journal:
             raise TooManyRequests("too many bytes wait to be appended already")
         self._appending_bytes += item.size_bytes
         try:
-            answer: AppendAnswer = await self.commit_queues.append.submit(item)
+            self.commit_queues.append.submit_nowait(item)
+            answer: AppendAnswer = await item.wait_answer()
             if lease is not None and not answer.reread and answer.mail == mail:  # else they are counted when read
                 lease.records += len(records) - 2 * sum(record.kind == RecordKind.REFUSED for record in records)
             return answer
