@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 import threading
+import weakref
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from typing import Any
 
 import anyio
@@ -12,8 +16,9 @@ import pytest
 import trio
 
 from penstock.durable import App, RunBlocked, TooSlow, fail_after, step, workflow
-from penstock.durable.step_loop import Backend
+from penstock.durable.step_loop import IDLE_MAX_TASKS, Backend, TrioLoop
 from penstock.durable.workflow import Workflow
+from penstock.kernel.operation import Outcome
 
 BOUND_S = 60.0
 BACKENDS: list[Backend] = ["asyncio", "trio"]
@@ -178,3 +183,126 @@ def test_steps_of_one_app_share_a_loop_beside_the_engines(database_dsn: str):
         first, second, third = app.start(body).result(BOUND_S)
     assert (first, second) == ("penstock steps", "penstock steps")
     assert third not in ("penstock steps", "penstock app")
+
+
+# -- tasks of Trio that steps share
+
+_mark: ContextVar[object] = ContextVar("_mark")
+
+
+class Mark:
+    """Something that a variable leads to."""
+
+
+async def called(loop: TrioLoop, function: Callable[[], Awaitable[Any]]) -> Outcome:
+    """What it gives in the loop; `Event.wait` and the like need no turn of its own there."""
+    return await loop.call(function)
+
+
+async def this_task() -> trio.lowlevel.Task:
+    await trio.lowlevel.checkpoint()
+    return trio.lowlevel.current_task()
+
+
+async def test_steps_of_trio_share_a_task_and_no_variable():
+    kept: list[weakref.ref[Mark]] = []
+
+    async def marked() -> object:
+        before = _mark.get(None)
+        _mark.set(mark := Mark())
+        kept.append(weakref.ref(mark))
+        await trio.lowlevel.checkpoint()
+        return before, trio.lowlevel.current_task()
+
+    async with trio.open_nursery() as nursery:
+        loop = TrioLoop(nursery)
+        (one, task), (another, same) = [(await called(loop, marked)).value for _ in range(2)]
+        gc.collect()
+        alive = [found for found in kept if found() is not None]
+        nursery.cancel_scope.cancel()
+    assert task is same
+    assert (one, another, alive) == (None, None, [])
+    assert loop.idle == []
+
+
+async def leaves_a_scope() -> None:
+    trio.CancelScope().__enter__()
+
+
+async def leaves_a_deadline() -> None:
+    trio.move_on_after(0).__enter__()
+
+
+@pytest.mark.parametrize("leave", [leaves_a_scope, leaves_a_deadline])
+async def test_a_step_that_leaves_a_scope_open_fails_and_the_next_one_does_not(leave: Callable[[], Awaitable[Any]]):
+    async with trio.open_nursery() as nursery:
+        loop = TrioLoop(nursery)
+        before = (await called(loop, this_task)).value
+        failed = await called(loop, leave)
+        after = (await called(loop, this_task)).value
+        nursery.cancel_scope.cancel()
+    assert isinstance(failed.error, RuntimeError)
+    assert "stack corrupted" in str(failed.error)
+    assert before is not after
+
+
+async def test_a_lock_that_a_step_keeps_is_broken_at_its_end():
+    lock = trio.Lock()
+
+    async def keep() -> None:
+        await lock.acquire()
+
+    async def need() -> None:
+        async with lock:
+            raise AssertionError("nobody lets it go")
+
+    async with trio.open_nursery() as nursery:
+        loop = TrioLoop(nursery)
+        await called(loop, keep)
+        failed = await called(loop, need)
+        nursery.cancel_scope.cancel()
+    assert isinstance(failed.error, trio.BrokenResourceError)
+
+
+async def test_the_next_step_knows_nothing_of_a_cancel():
+    began = trio.Event()
+
+    async def wait() -> None:
+        began.set()
+        await trio.sleep_forever()
+
+    async def give_all_the_same() -> str:
+        began.set()
+        with trio.CancelScope(shield=True):
+            while not loop_scope.cancel_called:
+                await trio.lowlevel.checkpoint()
+        return "given"
+
+    async with trio.open_nursery() as nursery:
+        loop, found = TrioLoop(nursery), list[object]()
+        for function in (wait, give_all_the_same):
+            async with trio.open_nursery() as callers:
+                loop_scope = callers.cancel_scope
+
+                async def call(function: Callable[[], Awaitable[Any]] = function) -> None:
+                    found.append((await called(loop, function)).value)
+
+                callers.start_soon(call)
+                await began.wait()
+                loop_scope.cancel()
+            began = trio.Event()
+            found.append((await called(loop, this_task)).error)
+        nursery.cancel_scope.cancel()
+    assert found == [None, "given", None]
+
+
+async def test_few_tasks_wait_for_more_steps():
+    async with trio.open_nursery() as nursery:
+        loop = TrioLoop(nursery)
+        async with trio.open_nursery() as callers:
+            for _ in range(IDLE_MAX_TASKS + 20):
+                callers.start_soon(called, loop, this_task)
+        left, tasks = len(loop.idle), len(nursery.child_tasks)
+        nursery.cancel_scope.cancel()
+    assert left == IDLE_MAX_TASKS
+    assert tasks == IDLE_MAX_TASKS
