@@ -319,8 +319,8 @@ class _Steps:
         Args:
             function: the function.
             retries: how many more attempts follow when attempts fail; 0 by default. The workflow function gets the
-                error of the last one: as itself if its class is built in, in ``raises`` or of the step's own module,
-                else as `StepFailed`.
+                error of the last one: as itself if its class is in ``raises``, a built-in subclass of one there, or of
+                the step's own module, else as `StepFailed`.
             first: the pause before the first retry, 1 s by default. Each further pause is twice as long.
             cap: the longest pause, 60 s by default.
             timeout: how long one attempt may take; without a limit by default. Then it is cancelled, its end is waited
