@@ -1,4 +1,4 @@
-"""asyncio in a workflow function blocks the run at the user's line, whatever the user catches."""
+"""asyncio or Trio in a workflow function blocks the run at the user's line, whatever the user catches."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from contextlib import suppress
 import anyio
 import httpx
 import pytest
+import trio
 
 from penstock.durable import ForeignAwait, sleep, workflow
 from penstock.testing import run_workflow
@@ -126,6 +127,22 @@ async def goes_to_a_thread_with_anyio() -> None:
     await anyio.to_thread.run_sync(print)
 
 
+async def runs_trio() -> None:
+    trio.run(trio.sleep, 0)
+
+
+async def is_a_guest_of_another_loop() -> None:
+    trio.lowlevel.start_guest_run(trio.sleep, 0, run_sync_soon_threadsafe=print, done_callback=print)
+
+
+async def calls_from_a_thread_of_trio() -> None:
+    trio.from_thread.run(trio.sleep, 0)
+
+
+async def looks_for_a_cancel_of_trio() -> None:
+    trio.from_thread.check_cancelled()
+
+
 class Yields:
     def __await__(self) -> Generator[int]:
         yield 5
@@ -186,9 +203,15 @@ CASES: dict[Callable[[], Awaitable[None]], str] = {
     runs: r"asyncio\.run in a workflow function",
     asks: r"asyncio\.get_running_loop in a workflow function",
     sleeps_on_anyio: "anyio.*Move it into a step",
+    runs_trio: r"trio\.run in a workflow function\. Move it into a step",
+    is_a_guest_of_another_loop: r"trio.*start_guest_run in a workflow function",
+    calls_from_a_thread_of_trio: r"trio.*from_thread_run in a workflow function",
+    looks_for_a_cancel_of_trio: r"trio.*check_cancelled in a workflow function",
 }
 SWALLOWED = [
-    case for case in CASES if "anyio" not in case.__name__ and case not in (sleeps_not_at_all, awaits_what_yields)
+    case
+    for case in CASES
+    if "anyio" not in case.__name__ and case not in (sleeps_not_at_all, awaits_what_yields, looks_for_a_cancel_of_trio)
 ]
 
 

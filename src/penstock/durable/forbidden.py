@@ -84,7 +84,8 @@ _ASSERTIONS = f"{os.sep}_pytest{os.sep}assertion{os.sep}"
 _TIME_ZONES = f"{os.sep}zoneinfo{os.sep}"
 _FINALIZE = cast(Any, weakref.finalize).__call__.__code__
 _ASYNCIO = os.path.dirname(asyncio.__file__) + os.sep
-_LOOPS = (_ASYNCIO, f"{os.sep}anyio{os.sep}", f"{os.sep}sniffio{os.sep}")
+_TRIO = f"{_INSTALLED}trio{os.sep}"
+_LOOPS = (_ASYNCIO, f"{os.sep}anyio{os.sep}", f"{os.sep}sniffio{os.sep}", _TRIO)
 _INSTEAD = {
     "TaskGroup": "open_nursery", "create_task": "open_nursery", "ensure_future": "open_nursery",
     "gather": "open_nursery or each", "sleep": "sleep", "timeout": "fail_after", "timeout_at": "fail_after",
@@ -179,6 +180,10 @@ def watch_bodies() -> None:
         if (policy := getattr(asyncio.events, name, None)) is not None:
             policy.get_event_loop = _refusing(policy.get_event_loop, "asyncio's event loop")
             break
+    # what `trio.run`, its guest mode and `trio.from_thread` come to, by whatever name a body has them
+    for place, name in (("trio._core._run", "setup_runner"), ("trio._threads", "_send_message_to_trio")):
+        if (function := getattr(sys.modules.get(place), name, None)) is not None:
+            setattr(sys.modules[place], name, _refusing(function, "trio"))
 
 
 def _audit(event: str, arguments: tuple[Any, ...], here: _Here = _here) -> None:
@@ -195,7 +200,7 @@ def _audit(event: str, arguments: tuple[Any, ...], here: _Here = _here) -> None:
 
 
 def _refusing(function: Callable[..., Any], asked_for: str) -> Callable[..., Any]:
-    """What asks for asyncio's loop: in a body there is none, and Python's error would end the run for good."""
+    """What asks for a loop: in a body there is none, and the error that tells so would end the run for good."""
 
     @functools.wraps(function)
     def asked(*args: Any, **kwargs: Any) -> Any:
@@ -203,7 +208,8 @@ def _refusing(function: Callable[..., Any], asked_for: str) -> Callable[..., Any
             frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage] - documented
             file = frame.f_code.co_filename
             # a library that only asks whether there is a loop goes on without one
-            if (file.startswith(_ASYNCIO) or not _is_library(file)) and not _is_of_others(frame):
+            is_asked = file.startswith(_ASYNCIO) or _TRIO in file or not _is_library(file)
+            if is_asked and not _is_of_others(frame):
                 stack = [each for each, _ in traceback.walk_stack(frame)][::-1]
                 raise refuse(_foreign_loop(stack, asked_for))
         return function(*args, **kwargs)
