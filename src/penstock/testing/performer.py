@@ -38,7 +38,7 @@ class Performer:
 
     async def perform(self, handler: Handler, job: Job) -> str:
         """Run the handler and report; what became of the job, in words. Raises HandlerHangs."""
-        held = LeasedJob(job, lease_ends_at=anyio.current_time() + self._lease_s)
+        held = LeasedJob(job, now=anyio.current_time(), lease_s=self._lease_s)
         leases = LeaseKeeper(self._transport, self._lease_s, _stop)
         leases.add(held)
         pools = Pools(anyio.CapacityLimiter(1), ProcessPool(1))

@@ -15,7 +15,7 @@ from penstock.client.backoff import RetryPauses
 from penstock.client.errors import Unavailable
 from penstock.wire.noun import Variables
 from penstock.worker.checkpoint import value_in, with_format
-from penstock.worker.held import JOB_LOG_FIELDS, LeasedJob, StopReason
+from penstock.worker.held import JOB_LOG_FIELDS, JobLog, LeasedJob, StopReason
 from penstock.worker.leases import LeaseKeeper
 
 _CURRENT: ContextVar[JobContext | None] = ContextVar("penstock_current_job", default=None)
@@ -32,8 +32,16 @@ class JobContext:
         if checkpoint_format is not None:
             readable = value_in(held.job.checkpoint, checkpoint_format)
             self.job = msgspec.structs.replace(held.job, checkpoint=readable)
-        self.log = held.log
-        self.log_fields = held.log_fields
+
+    @property
+    def log(self) -> JobLog:
+        """Return a logger whose lines bear the ids of the job."""
+        return self._held.log
+
+    @property
+    def log_fields(self) -> dict[str, object]:
+        """Return the ids of the job, as its lines bear them."""
+        return self._held.log_fields
 
     @property
     def id(self) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack
 from typing import cast
 
 import anyio
@@ -37,7 +36,7 @@ async def run_handler(
     handler: Handler,
     held: LeasedJob,
     context: JobContext,
-    slots: Sequence[anyio.CapacityLimiter],
+    slots: Sequence[anyio.Semaphore],
     pools: Pools,
 ) -> Report | None:
     """Run the handler for a held job to its end, once there is a free slot. Its time limit counts from then on.
@@ -51,20 +50,24 @@ async def run_handler(
     finished = False
     failure: Failure | Park | None = None
     with held.scope:
+        taken: list[anyio.Semaphore] = []
         try:
-            async with AsyncExitStack() as stack:
-                for slot in slots:
-                    await stack.enter_async_context(slot)
-                held.begin()
-                _log_other_format(handler, held)
-                if handler.timeout_s is not None:
-                    held.scope.deadline = anyio.current_time() + handler.timeout_s
-                result = await handler(context, pools)
+            for slot in slots:
+                await slot.acquire()
+                taken.append(slot)
+            held.begin()
+            _log_other_format(handler, held)
+            if handler.timeout_s is not None:
+                held.scope.deadline = anyio.current_time() + handler.timeout_s
+            result = await handler(context, pools)
             finished = True
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt) and handler.is_async:
                 held.interrupt = error  # Ctrl-C, where nobody handles signals: it ends the worker, and the job counts
             failure = _failure_or_cancelled(held, context, error)
+        finally:
+            for slot in taken:
+                slot.release()
     held.running = False
     if held.scope.cancel_called and held.stop_reason is None:
         held.stop_reason = StopReason.DEADLINE

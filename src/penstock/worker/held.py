@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 import logging
 from collections.abc import Callable, MutableMapping
+from functools import cached_property
 from typing import Any
 
 import anyio
@@ -45,25 +46,35 @@ class JobLog(logging.LoggerAdapter[logging.Logger]):
 class LeasedJob:
     """A job with the cancel scope around its handler. Made in the event loop that runs it."""
 
-    def __init__(self, job: Job, *, lease_ends_at: float, on_begin: Callable[[str], None] | None = None) -> None:
+    def __init__(self, job: Job, *, now: float, lease_s: float, on_begin: Callable[[str], None] | None = None) -> None:
         self._on_begin = on_begin
         self.job = job
         self.ref = JobRef(job_id=job.id, attempt=job.attempt)
         self.scope = anyio.CancelScope()
         self.stop_reason: StopReason | None = None
-        self.lease_ends_at = lease_ends_at
+        self.lease_ends_at = now + lease_s
         """By this process's clock (``anyio.current_time``); the engine's may end a little later."""
-        self.received_at = anyio.current_time()
+        self.received_at = now
         self.started_at: float | None = None
         """When its handler began to run; None while it waits for a slot."""
         self.running = False
         self.interrupt: KeyboardInterrupt | None = None
         """With which its handler ended: the worker ends by it, once the job's failure is reported."""
+
+    @cached_property
+    def log_fields(self) -> dict[str, object]:
+        """Return the job's ids, as its lines bear them: made when somebody asks, which most handlers never do."""
+        job = self.job
         values = (job.id, job.job_type, job.instance_id, job.step_id, job.attempt)
-        self.log_fields: dict[str, object] = dict(zip(JOB_LOG_FIELDS, values, strict=True))
+        fields: dict[str, object] = dict(zip(JOB_LOG_FIELDS, values, strict=True))
         if job.traceparent is not None:
-            self.log_fields["trace_id"] = job.traceparent.split("-")[1] if job.traceparent.count("-") == 3 else ""
-        self.log = JobLog(LOGGER, self.log_fields)
+            fields["trace_id"] = job.traceparent.split("-")[1] if job.traceparent.count("-") == 3 else ""
+        return fields
+
+    @cached_property
+    def log(self) -> JobLog:
+        """Return a logger whose lines bear them."""
+        return JobLog(LOGGER, self.log_fields)
 
     @property
     def key(self) -> tuple[str, int | None]:

@@ -80,7 +80,7 @@ class JobIntake:
         self._concurrency = concurrency
         self._is_open = is_open
         self._calls = calls
-        self._changed = anyio.Event()
+        self._changed: anyio.Event | None = None  # while somebody waits for it
         self._draining = anyio.Event()
         self.active = 0
         """Jobs that are being worked on or wait for their turn."""
@@ -97,12 +97,15 @@ class JobIntake:
 
     async def wait_changed(self) -> None:
         """Wait until the room of some subscription may have changed."""
+        if self._changed is None:
+            self._changed = anyio.Event()
         await self._changed.wait()
 
     def notify(self) -> None:
         """Wake those who wait for a change."""
-        self._changed.set()
-        self._changed = anyio.Event()
+        changed, self._changed = self._changed, None
+        if changed is not None:
+            changed.set()
 
     # -- jobs
 
