@@ -11,8 +11,11 @@ import trio.testing
 from penstock.durable import App, continue_as_new, receive, run_info, set_view, workflow
 from penstock.durable.executor import Executor
 from penstock.durable.loaded_run import LoadedRun
+from penstock.engine.runs import run_news
+from penstock.runtime import membership
 from penstock.testing import Message, run_workflow
 from penstock.wire.shown import parts
+from tests.runtime.test_membership import listeners
 from tests.waiting import wait_until
 
 ENOUGH_S = 60
@@ -74,6 +77,42 @@ async def test_who_waits_at_another_engine_sees_it_too(database_dsn: str):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(send)
                 assert await run.view("n1", timeout_s=ENOUGH_S) == 1
+
+
+@pytest.mark.slow(reason="two Apps, with an engine each")
+async def test_an_app_that_only_asks_hears_of_views_in_place_of_polling(
+    database_dsn: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(run_news, "POLL_FIRST_S", 3_600)
+    monkeypatch.setattr(run_news, "POLL_MAX_S", 3_600)
+    monkeypatch.setattr(membership, "POLL_INTERVAL_S", 3_600)  # so the one that has the run never sees the other one
+
+    async def listening(count: int) -> None:
+        async def are() -> bool:
+            return len(await trio.to_thread.run_sync(listeners, database_dsn)) == count
+
+        await wait_until(are)
+
+    with trio.fail_after(ENOUGH_S):
+        async with App(shows, at=database_dsn) as app:
+            await app.start(shows, id="v-4")
+            await listening(1)
+            async with App(at=database_dsn) as client, trio.open_nursery() as nursery:
+                run = await client.get("v-4")
+                assert await run.view() is None
+                seen: list[object] = []
+
+                async def wait() -> None:
+                    seen.append(await run.view("n1", timeout_s=ENOUGH_S))
+
+                async def is_seen() -> bool:
+                    return bool(seen)
+
+                nursery.start_soon(wait)
+                await listening(2)
+                await run.send("show", 1)
+                await wait_until(is_seen)
+            assert seen == [1]
 
 
 @pytest.mark.slow(reason="an App and an engine")

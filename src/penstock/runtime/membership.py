@@ -189,7 +189,7 @@ class Membership:
             *self._json_payloads("m", mail.values()),
             *self._json_payloads("v", changed),
         ]
-        if self._unsent and self.others:
+        if self._unsent and (self.others or changed):
             try:
                 async with self._database.connection(ahead=True) as connection:
                     while self._unsent:
@@ -300,7 +300,7 @@ class Membership:
             self._wake.set()
 
     def _on_run_changed(self, instance: int) -> None:
-        if self.others and len(self._changed) < LOSSES_MAX_ITEMS:
+        if len(self._changed) < LOSSES_MAX_ITEMS:  # who waits for it at another engine may listen there only just now
             self._changed[instance] = None
             self._wake.set()
 

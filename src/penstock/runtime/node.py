@@ -266,7 +266,15 @@ class Node:
         """Return the loops around the engine; their names."""
         if not self._works:  # its number has to stay its own, and others hear of what it starts
             engine.timers.leave_scans_to_others()
-            return await self._supervise(supervisor, {"membership": membership.refresh, "notifier": membership.send})
+
+            async def listen() -> None:
+                """Take the connection once somebody waits for a view or an answer: most such programs never do."""
+                await engine.journal.news.wait_first()
+                await membership.listen()
+
+            return await self._supervise(
+                supervisor, {"listener": listen, "membership": membership.refresh, "notifier": membership.send}
+            )
         sweeper = LeaseSweeper(engine)
         engine.events.engine_lost.listen(sweeper.scan_soon)
         # it may have written a due time, and died before it told anybody

@@ -23,8 +23,9 @@ SUBSCRIBERS_MAX: Final = 10_000
 class RunSubscription:
     """One subscription."""
 
-    def __init__(self) -> None:
-        self._event = trio.Event()
+    def __init__(self, waited: trio.Event) -> None:
+        """``waited`` is set by the first wait of any subscription."""
+        self._waited, self._event = waited, trio.Event()
         self._pause_s = POLL_FIRST_S
 
     def notify(self) -> None:
@@ -33,6 +34,7 @@ class RunSubscription:
 
     async def wait(self, ends: float = float("inf")) -> None:
         """Until there is something to look for, or it is time to look, at the latest at ``ends`` (Trio's time)."""
+        self._waited.set()
         with trio.move_on_at(min(ends, trio.current_time() + self._pause_s)):
             await self._event.wait()
         self._event = trio.Event()
@@ -46,13 +48,14 @@ class RunSubscriptions:
         """``changed`` hears of runs that are waited for at another engine."""
         self.subscribed: dict[int, set[RunSubscription]] = {}
         self._changed = changed
+        self._waited = trio.Event()
         self.elsewhere: dict[int, float] = {}  # until when (Trio's time) somebody waits there
         self._count = 0
 
     @contextmanager
     def subscribe(self, instance: int) -> Generator[RunSubscription]:
         """News of a run for the block."""
-        news = RunSubscription()
+        news = RunSubscription(self._waited)
         if self._count >= SUBSCRIBERS_MAX:
             yield news
             return
@@ -66,6 +69,10 @@ class RunSubscriptions:
             others.discard(news)
             if not others:
                 del self.subscribed[instance]
+
+    async def wait_first(self) -> None:
+        """Return at once if anybody has waited here for something of a run before, else with the first who does."""
+        await self._waited.wait()
 
     def watched_elsewhere(self, instance: int) -> None:
         """Somebody waits at another engine for what a run of here shows."""
