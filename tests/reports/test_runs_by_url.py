@@ -9,13 +9,18 @@ from typing import Any, NamedTuple
 
 import psycopg
 import pytest
+import trio
 from typer.testing import CliRunner
 
 from penstock.cli.app import app as command
 from penstock.durable import App, receive, step, workflow
+from penstock.durable.local import LocalRuns
+from penstock.engine.requests import answers
+from penstock.engine.requests.answers import COPIES, AnswerMemory
 from penstock.engine.requests.ids import read_instance
 from penstock.engine.runs.code import CodeWorkflow
 from penstock.errors import BadRequest
+from penstock.store.rows.journal import PAGE_MAX_BYTES
 from penstock.testing import assert_replays
 from tests import postgres
 from tests.access.people import TOKENS, lines
@@ -135,6 +140,30 @@ def test_what_only_a_database_tells_is_said_so(place: Place) -> None:
     assert "needs the database (postgresql://…), not an engine over gRPC" in told.output
     code, output = Place("grpc://127.0.0.1:1", "").run("admin", "list")
     assert (code, "penstock: " in output) == (1, True)
+
+
+async def test_first_pages_of_journals_wait_for_memory_once(
+    make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each held what its records need, and waited for what the arguments need: with some at once, none went on."""
+    monkeypatch.setattr(answers, "WAIT_SECONDS", 20.0)
+    driver = make_driver(payload_max_bytes=PAGE_MAX_BYTES)
+    run = await runs.begin(driver)
+    size = COPIES * (PAGE_MAX_BYTES + 2 * driver.engine.settings.payload_max_bytes)
+    memory, found = AnswerMemory(size * 5 // 2), list[str | None]()  # of large answers two fit
+
+    async def read() -> None:
+        reservation = memory.open()
+        try:
+            page = await LocalRuns(driver.engine, "").records(run.instance_id, 0)
+            found.append(page.arguments)
+        finally:
+            reservation.end()
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(12):
+            nursery.start_soon(read)
+    assert (len(found), memory.used_bytes) == (12, 0)
 
 
 @pytest.mark.parametrize("after", ["zz", "-1", "f" * 16, "1-2"])

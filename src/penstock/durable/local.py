@@ -361,12 +361,9 @@ class LocalRuns:
 
     async def records(self, instance_id: str, after: int) -> SavedPage:
         """Return a page of a run's journal beyond a position."""
-        runs = self._engine.runs
-        page = await told(runs.records(instance_id, f"{after:x}" if after else None))
-        arguments = None if after else (await told(runs.arguments(instance_id))).decode()
-        return SavedPage(
-            list(map(_read_record, page.records)), page.more, await told(runs.began_at(instance_id)), arguments
-        )
+        page = await told(self._engine.runs.records(instance_id, f"{after:x}" if after else None))
+        arguments = None if page.arguments is None else page.arguments.decode()
+        return SavedPage(list(map(_read_record, page.records)), page.more, page.began_at, arguments)
 
     async def read_records(self, instance: int, after: int) -> RecordPage:
         """Return a page of a journal beyond a position."""

@@ -153,11 +153,10 @@ class _Runs:
 
     async def records(self, ask: w.RunRecordsRequest) -> w.RunRecordsResponse:
         """Return a page of them, the first one with the arguments."""
-        instance_id, runs = ask.instance_id, self._engine.runs
-        page = await runs.records(instance_id, ask.after or None)
-        began_at = await runs.began_at(instance_id)
-        arguments = b"" if ask.after else await runs.arguments(instance_id)
-        return w.RunRecordsResponse([run_record(row) for row in page.records], page.more, time_of(began_at), arguments)
+        page = await self._engine.runs.records(ask.instance_id, ask.after or None)
+        return w.RunRecordsResponse(
+            [run_record(row) for row in page.records], page.more, time_of(page.began_at), page.arguments or b""
+        )
 
     async def adopt(self, ask: w.AdoptRunsRequest) -> w.AdoptRunsResponse:
         """Adopt runs. Raises NotFound where no program without a name has served the workflow."""

@@ -77,6 +77,17 @@ class Raised(NamedTuple):
     traceback: str
 
 
+class ReplayPage(NamedTuple):
+    """What a replay needs of a run. ``began_at`` is when its time began, in seconds since 1970. ``arguments`` are a
+    JSON object, and come with the first records only. What an instance shows of a run that has completed has its result
+    in the place of an argument with that name."""
+
+    records: list[JournalRow]
+    more: bool
+    began_at: float
+    arguments: bytes | None
+
+
 class _Told(msgspec.Struct, frozen=True):
     """Of what an executor writes of an error (`durable.codec`)."""
 
@@ -210,27 +221,29 @@ class Runs:
         ]
         return Page(items=items, next=f"{records[-1].pos:x}" if more else None)
 
-    async def records(self, instance_id: str, after: str | None = None) -> JournalPage:
-        """The records of a run behind the position ``after``, as an executor reads them: all that a replay needs.
-        Raises NotFound, BadRequest."""
+    async def records(self, instance_id: str, after: str | None = None) -> ReplayPage:
+        """The records of a run behind the position ``after``, as an executor reads them, the first ones with what the
+        run was started with: all that a replay needs. Raises NotFound, BadRequest."""
         number = ids.read_instance(instance_id)
         try:
             since = read_cursor(after, 0)
         except BadRequest:
             raise BadRequest("after: is no position of a record") from None
-        await current_reservation().reserve_soon(COPIES * (store.PAGE_MAX_BYTES + self._settings.payload_max_bytes))
+        parts = 1 if since else 2  # a page may be larger by a payload
+        await current_reservation().reserve_soon(
+            COPIES * (store.PAGE_MAX_BYTES + parts * self._settings.payload_max_bytes)
+        )  # at once: who held a part while it waited for the other would keep others from theirs
         async with self._database.connection() as connection:
-            await self._run(connection, number, instance_id)
-            return JournalPage(*await store.read(connection, number, since))
-
-    async def arguments(self, instance_id: str) -> bytes:
-        """Return what a run was started with, as a JSON object. What an instance shows of one that has completed has
-        its result in the place of an argument with that name. Raises NotFound."""
-        number = ids.read_instance(instance_id)
-        await current_reservation().reserve_soon(COPIES * self._settings.payload_max_bytes)
-        async with self._database.connection() as connection:
-            await self._run(connection, number, instance_id)
-            return (await fork_store.arguments(connection, number) or "").encode() or EMPTY_OBJECT
+            row, _ = await self._run(connection, number, instance_id)
+            page = JournalPage(*await store.read(connection, number, since))
+            began_at = await claim_store.began_at(connection, number)
+            arguments = None if since else await fork_store.arguments(connection, number)
+        return ReplayPage(
+            page.records,
+            page.more,
+            row.started_at.timestamp() if began_at is None else began_at,
+            None if since else (arguments or "").encode() or EMPTY_OBJECT,
+        )
 
     async def raised(self, instance_id: str) -> list[Raised]:
         """What a run's steps raised last, then its function: as far as its journal has it."""
@@ -289,14 +302,6 @@ class Runs:
             ]
             if not after:
                 return
-
-    async def began_at(self, instance_id: str) -> float:
-        """When the time of a run began, in seconds since 1970: what a replay of it begins with."""
-        number = ids.read_instance(instance_id)
-        async with self._database.connection() as connection:
-            row, _ = await self._run(connection, number, instance_id)
-            began_at = await claim_store.began_at(connection, number)
-        return row.started_at.timestamp() if began_at is None else began_at
 
     async def waits_for(self, instance_id: str) -> str | None:
         """What an open run waits for, in words; None for one that is at work or has ended."""
