@@ -199,6 +199,19 @@ async def test_a_schedule_in_code_gives_its_runs_arguments(driver: Driver):
         await connect(driver, version=4, schedule=msgspec.structs.replace(NIGHTLY, variables=msgspec.Raw(b"[1]")))
 
 
+@pytest.mark.parametrize("number", ["1e30", "-1.50e-7", "0.0", "18446744073709551616", "1E22"])
+async def test_a_number_among_the_arguments_is_as_it_was_put(driver: Driver, number: str):
+    """PostgreSQL gives all of its digits."""
+    spec = msgspec.structs.replace(NIGHTLY, variables=msgspec.Raw(f'{{"most":{number}}}'.encode()))
+    await connect(driver, schedule=spec)
+    before = driver.rows("SELECT xmin::text, spec::text, variables::text FROM schedule")
+    await connect(driver, schedule=spec)
+    assert driver.rows("SELECT xmin::text, spec::text, variables::text FROM schedule") == before
+    other = msgspec.structs.replace(spec, variables=msgspec.Raw(b'{"most":7}'))
+    await connect(driver, version=2, schedule=other)
+    assert await arguments(driver) == {"most": 7}
+
+
 async def arguments(driver: Driver) -> object:
     return msgspec.json.decode(bytes((await driver.engine.schedules.get("shop:report")).variables))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from decimal import Decimal
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -51,6 +52,7 @@ LIST_DEFAULT: Final = 50
 BODY_MAX_BYTES: Final = 262_144
 """Of one schedule or policy, as JSON."""
 T = TypeVar("T")
+_read_exactly: Final = msgspec.json.Decoder(float_hook=Decimal).decode
 
 
 class InCode(NamedTuple):
@@ -233,7 +235,8 @@ def _plain_schedule(spec: str, variables: str) -> object:
 
 
 def _given(variables: str) -> Any:
-    return msgspec.json.decode(variables) or {}
+    """Return arguments to be compared by value: the database gives the digits of 1e30."""
+    return _read_exactly(variables) or {}
 
 
 def _plain_policy(policy: QueuePolicy) -> object:
