@@ -30,8 +30,8 @@ AUDIT = CodeWorkflow("audit")
 class Life:
     """A run as it should be, and the moves on it."""
 
-    def __init__(self, engines: list[Driver], seed: int) -> None:
-        self.engines = engines
+    def __init__(self, engines: list[Driver], seed: int, refusals_max: int) -> None:
+        self.engines, self.refusals_max = engines, refusals_max
         self.source = random.Random(seed)
         self.state, self.mail, self.expiries, self.blocks, self.sent = READY, 0, 0, 0, 0
         self.records: list[tuple[int, str]] = []
@@ -49,6 +49,8 @@ class Life:
         self.asked = 0  # calls of updates
         self.open_calls: list[str] = []  # those without an answer, by id
         self.answers: dict[str, str] = {}  # the others: what their status is
+        self.refused: list[str] = []  # of these the ones that are remembered, oldest first
+        self.forgotten: list[str] = []
         self.forks = itertools.count()
 
     @property
@@ -70,6 +72,7 @@ class Life:
                 self.fail,
                 self.continue_as_new,
                 self.answer,
+                self.refuse,
             ],
             PARKED: [self.send, self.pass_time],
             BACKOFF: [self.send, self.pass_time],
@@ -119,10 +122,14 @@ class Life:
         self.mail += 1
         self.state = READY if self.state == PARKED else self.state
 
-    async def ask(self) -> None:
-        """A call of an update; twice is once. Nobody waits for its answer."""
-        self.asked += 1
-        id = f"c{self.asked}"
+    async def ask(self) -> str:
+        """A call of an update; twice is once. Nobody waits for its answer. One that was refused and is forgotten is
+        asked as if it had never been."""
+        if self.forgotten and self.source.random() < 0.3:
+            id = self.forgotten.pop(self.source.randrange(len(self.forgotten)))
+        else:
+            self.asked += 1
+            id = f"c{self.asked}"
         for _ in range(self.source.randint(1, 2)):
             found = await self.engine.engine.updates.ask(self.instance, UpdateCall("set", Raw(b"[1]"), id))
             assert found.status == "PENDING"
@@ -130,6 +137,32 @@ class Life:
         self.open_calls.append(id)
         self.mail += 1
         self.state = READY if self.state == PARKED else self.state
+        return id
+
+    async def refuse(self, count: int | None = None) -> None:
+        """Some calls, which are asked and refused at once: in one append, or each in its own."""
+        assert self.run is not None
+        ids = [await self.ask() for _ in range(count or self.source.randint(1, 3))]
+        await self.read()
+        places = {self.records[n][1]: pos for n, (pos, kind) in enumerate(self.positions()) if kind == ASKED}
+        self.source.shuffle(ids)
+        new = [runs.NewRecord(REFUSED, id, str(places[id]), '{"refused":"no"}', rules=3) for id in ids]
+        for records in [new] if self.source.random() < 0.5 else [[each] for each in new]:
+            answer = await runs.append(self.engine, self.run.run_lease, *records, after=self.known, mail=self.seen)
+            self.known = answer.placed[-1].pos
+        self.expiries = self.blocks = 0
+        for id in ids:
+            self.records.remove((ASKED, id))
+            self.is_refused(id)
+
+    def is_refused(self, id: str) -> None:
+        self.open_calls.remove(id)
+        self.answers[id] = "REFUSED"
+        self.refused.append(id)
+        for old in self.refused[: -self.refusals_max]:
+            del self.answers[old]
+            self.forgotten.append(old)
+        del self.refused[: -self.refusals_max]
 
     async def answer(self) -> None:
         """A call that was read is refused, and leaves the journal, or is accepted and answered. An answer that came
@@ -152,9 +185,11 @@ class Life:
         self.expiries = self.blocks = 0
         if answer.mail == self.seen:
             self.known = answer.placed[-1].pos
-        if id in self.open_calls:
+        if id in self.open_calls and refuses:
+            self.is_refused(id)
+        elif id in self.open_calls:
             self.open_calls.remove(id)
-            self.answers[id] = "REFUSED" if refuses else "DONE"
+            self.answers[id] = "DONE"
 
     def positions(self) -> list[tuple[int, int]]:
         """Of the records, each with its kind."""
@@ -439,6 +474,9 @@ class Life:
                 await self.retry()
             await (self.take if self.state == READY else self.send if self.state == PARKED else self.pass_time)()
         assert self.run is not None
+        await self.refuse(self.refusals_max + 1)
+        self.check()
+        assert self.forgotten, "each life gets to the limit"
         if self.seen != self.mail:
             assert not await runs.finish(self.engine, self.run.run_lease, mail=self.seen)
             await self.read()
@@ -447,8 +485,13 @@ class Life:
         for id in (*self.open_calls, *self.answers):
             found = await self.engine.engine.updates.get(self.instance, id, 10)
             assert found.status == self.answers.get(id, "UNANSWERED"), "answered once, or known as unanswered"
+        for id in self.forgotten:
+            with pytest.raises(NotFound):
+                await self.engine.engine.updates.get(self.instance, id, 10)
 
 
 @pytest.mark.parametrize("seed", range(8))
 async def test_a_life_is_as_the_model_has_it(make_driver: MakeDriver, seed: int) -> None:
-    await Life([make_driver(0), make_driver(1)], seed).play()
+    refusals_max = 1 + seed % 3
+    engines = [make_driver(number, refused_calls_max_items=refusals_max) for number in range(2)]
+    await Life(engines, seed, refusals_max).play()
