@@ -63,6 +63,17 @@ async def test_a_caller_in_a_loop_leaves_the_newest_refusals_only(make_driver: M
     assert [record.path for record in (await read(driver, run.run_lease)).records] == ["served"] * 3 + ["open"]
 
 
+async def test_with_a_lower_setting_a_run_has_no_more_than_before(make_driver: MakeDriver) -> None:
+    before, driver = make_driver(refused_calls_max_items=3), make_driver(refused_calls_max_items=1)
+    run = await begin(before)
+    for n in range(4):
+        await refuse(before, run, f"a{n}", 1 + n)
+    assert remembered(before, run) == ["a1", "a2", "a3"]
+    for n in range(3):
+        await refuse(driver, run, f"b{n}", 5 + n)
+    assert remembered(driver, run) == ["a1", "a2", "b2"], "the newest that the setting allows, and its oldest"
+
+
 async def test_a_refused_call_with_the_same_id_is_checked_anew_once_it_is_forgotten(make_driver: MakeDriver) -> None:
     driver = make_driver(refused_calls_max_items=1)
     run = await begin(driver)
