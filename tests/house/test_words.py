@@ -1,9 +1,12 @@
-"""A noun of the wire has no second class, and a general noun one meaning."""
+"""A noun of the wire has no second class, a general noun one meaning, and a word that was replaced no new name."""
 
 from __future__ import annotations
 
 import ast
+import re
+import tokenize
 from collections import Counter
+from pathlib import Path
 
 from penstock.wire import model
 from tests.house.sources import PACKAGE, modules, tree
@@ -73,6 +76,47 @@ SAME_MEANING = {
 
 SAME_MEANING_MAX = 40
 
+FORMER = (
+    "told tell tells telling hear hears heard look looks looked looking news"
+    " noted note notes mail mails parked turn turns"
+)
+"""Words that the glossary has replaced: no new name of the package has one of them as a part."""
+
+STAY = {
+    "English for finding a row by its key": "_look_up look_up looked_up",
+    "what users give: arguments of the client, settings": (
+        "on_look start_batch_look_max_seconds poll_max_parked poll_parked_max_bytes"
+    ),
+    "the note that somebody gives with a change, which the wire has": (
+        "note _note check_note pause_note NoteOption NOTE_MAX_CHARS"
+    ),
+    "notes of Python's exceptions": "add_note MAX_NOTES notes _notes",
+    "how many messages a run has: a column, and a field of the wire": "mail mails _mail RunMail MAIL_MAX_ITEMS",
+    "the state PARKED of a token or a job, its events, its table, its metric": (
+        "PARKED ATTEMPT_PARKED ENTER_PARKED JobParked RunParked PARKED_JOBS_VERSION parked _parked parked_before"
+        " parked_polls _parked_job _is_parked_job"
+    ),
+    "whose turn it is, as people say of a queue, a lock and a thread": (
+        "turn _turn turns _turns take_turn _my_turn others_turn _next_turn _wait_turn TURN_WAIT_S TURNS_APART no_turn"
+        " _NO_TURN _Turns _Turn _turn_of _since_turn TABLES_OF_TURNS _claim_turns _know_turns"
+    ),
+    "the flow key and the priority of a step, which a definition has": (
+        "Turn TurnError read_turn turn_of_job turn_of_start _TURN _TURNS _TURNS_OF_ALL with_turns"
+    ),
+    "a branch's turn in the kernel, and a round of the taskless queue": (
+        "TAKEN_IN_TURN _begin_turn _end_turn _in_turn _turn_away"
+    ),
+    "not renamed yet": (
+        "told Told _Told TOLD tell _tells _tell_at tell_language take_telling hold_told TELLS_AT_ONCE"
+        " REFUSED_TOLD_EVERY_S hear heard HEARD_MAX_CHARS news _news run_news MailboxNews ParkedPoll ParkedRun"
+        " _go_on_parked max_parked _max_parked PARKED_TYPES_MAX_COUNT ACCEPTED_PER_TURN BEGUN_PER_TURN CLOSED_PER_TURN"
+        " EXPIRED_PER_TURN GATHER_TURNS LAST_STEPS_PER_TURN PINGED_PER_TURN POLLS_PER_TURN STEPS_PER_TURN"
+        " polls_per_turn _polls_per_turn noted Note QueueNote WorkerNote RejectedNote rejected_notes LeftNotes"
+        " left_notes forget_notes NOTE_SCOPE"
+    ),
+}
+"""Names that have such a word, by the reason. The list only shrinks."""
+
 
 def classes() -> list[tuple[str, str]]:
     return [
@@ -117,3 +161,22 @@ def test_a_public_class_name_has_one_meaning() -> None:
     named = [name for names in SAME_MEANING.values() for name in names]
     assert sorted(named) == sorted(name for name, classes_of_it in count.items() if classes_of_it > 1)
     assert len(named) <= SAME_MEANING_MAX
+
+
+def test_a_word_that_was_replaced_stays_with_a_reason_only() -> None:
+    """Of the package's own names; a name that has gone leaves the list, too."""
+    former = frozenset(FORMER.split())
+    found = {
+        name
+        for path in modules()
+        if path.name != "penstock_v1.py"
+        for name in re.findall(r"[A-Za-z_]\w*", _code_of(path))
+        if not former.isdisjoint(part.lower() for part in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name))
+    }
+    assert sorted(found) == sorted(name for names in STAY.values() for name in names.split())
+
+
+def _code_of(path: Path) -> str:
+    """Return the names of a module, without its comments and texts."""
+    with path.open("rb") as source:
+        return "\n".join(token.string for token in tokenize.tokenize(source.readline) if token.type == tokenize.NAME)
