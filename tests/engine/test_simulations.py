@@ -14,9 +14,10 @@ from penstock.core.advance.advance import advance
 from penstock.core.parsing.parsing import parse_definition
 from penstock.engine.simulation import simulated_moves, simulations
 from penstock.engine.simulation.simulated_moves import Move
-from penstock.engine.simulation.simulations import SimulationRequest, simulate
+from penstock.engine.simulation.simulations import simulate
 from penstock.errors import BadRequest, PayloadTooLarge
 from penstock.testing.definitions import Json, definition, end, linear, service, step, timer
+from penstock.wire.simulation import SimulationRequest
 from tests.engine.conftest import MakeDriver
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)

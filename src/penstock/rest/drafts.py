@@ -5,11 +5,11 @@ from __future__ import annotations
 from quart import Response, request
 
 from penstock.engine.engine import Engine
-from penstock.engine.simulation.simulations import SimulationRequest
 from penstock.loop.offload import run_sized
 from penstock.rest.codec import decoder
 from penstock.rest.exchange import Reply
 from penstock.rest.reading import body_of, respond
+from penstock.wire.simulation import SimulationRequest
 
 _read_simulation = decoder(SimulationRequest)
 

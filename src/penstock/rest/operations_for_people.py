@@ -19,7 +19,7 @@ from penstock.api import (
     workers,
 )
 from penstock.api.permission import Permission
-from penstock.engine.simulation.simulations import SimulationRequest, SimulationView
+from penstock.engine.simulation.simulations import SimulationView
 from penstock.engine.status.watch import Changes
 from penstock.rest.drafts import DraftRoutes
 from penstock.rest.instances import FILTER, InstanceRoutes
@@ -40,6 +40,7 @@ from penstock.rest.sessions import CALLBACK, PlaceBody, SessionRoutes, SignInBeg
 from penstock.rest.watch import WatchRoutes
 from penstock.wire.model import RecordedAttempt
 from penstock.wire.page import Count
+from penstock.wire.simulation import SimulationRequest
 
 CONSOLE: Final = Parameter(CONSOLE_HEADER, "header", "Anything: pages of other origins can't send it.", required=True)
 KINDS_FOR_PEOPLE: Final[Sequence[Kind]] = (

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -31,6 +31,7 @@ from penstock.core.parsing.start_of_definition import knowing
 from penstock.core.rules.state import InstanceStatus, Token, TokenState
 from penstock.errors import BadRequest
 from penstock.wire.error_code import code_problem
+from penstock.wire.simulation import Move
 
 WORKER: Final = "try-it"
 REASON: Final = "failed in Try it"
@@ -43,27 +44,6 @@ YEAR_MAX: Final = 9_000
 """Up to which the clock goes: timers of a century may be armed then."""
 YEARS_MAX: Final = 100
 """That the clock goes on in one move."""
-
-
-class Move(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """Something that happens. ``do`` is complete (a job, a user task, the instance of a call), fail (a job, the
-    instance of a call), cancel (the instance of a call with ``token_id``, else the whole), signal (to a wait, or to
-    ``step_id`` before it waits), message, fire (a timer), advance (the clock, by ``seconds`` or to the next timer), or
-    retry."""
-
-    do: str
-    token_id: str | None = None
-    step_id: str | None = None
-    index: int | None = None
-    name: str | None = None
-    correlation_key: str | None = None
-    variables: dict[str, Any] | None = None
-    retryable: bool = True
-    error: str | None = None
-    error_code: str | None = None
-    compensate: bool = False
-    by: str | None = None
-    seconds: float | None = None
 
 
 class MoveRefused(Exception):

@@ -21,13 +21,14 @@ from penstock.engine.definitions.definitions import Definitions
 from penstock.engine.definitions.taken_path import taken_path
 from penstock.engine.requests.payload import EMPTY_OBJECT, PayloadLimits, check_variables
 from penstock.engine.simulation.saved_test import saved_test
-from penstock.engine.simulation.simulated_moves import Deed, Move, MoveRefused, OutOfBudget, Play, target_of
+from penstock.engine.simulation.simulated_moves import Deed, MoveRefused, OutOfBudget, Play, target_of
 from penstock.errors import BadRequest, PayloadTooLarge
 from penstock.loop.offload import run_long
 from penstock.settings import Settings
 from penstock.store.rows.diagnosis import Passage
 from penstock.wire.model import ItemCounts
 from penstock.wire.noun import Answer
+from penstock.wire.simulation import Move, SimulationRequest
 from penstock.wire.standing import Edge
 
 MOVES_MAX: Final = 500
@@ -40,18 +41,6 @@ SHOWN_MAX: Final = 200
 PATH_MAX: Final = 5_000
 """Executions whose ways are told."""
 _KINDS: Final = {RETRY_TIMER: "retry", WAIT_TIMER: "wait"}
-
-
-class SimulationRequest(msgspec.Struct, rename="camel"):
-    """A definition as it would be uploaded, the variables that an instance starts with, and what happened since.
-    ``started_at``: where the clock begins, at the present time if it is left out; the next request repeats it.
-    ``test``: the answer has all of it as a test, too."""
-
-    definition: msgspec.Raw
-    variables: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
-    moves: list[Move] = []
-    started_at: datetime | None = None
-    test: bool = False
 
 
 class Awaited(Answer, frozen=True):
