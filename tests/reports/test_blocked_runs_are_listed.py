@@ -8,10 +8,11 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
+from penstock.api.instances import LIST_INSTANCES, ListInstances
 from penstock.cli.options import instance_line, shown_time
 from penstock.client import exchange as over_rest
+from penstock.client.call import RowCall
 from penstock.client.grpc import exchange as over_grpc
-from penstock.client.operation import ListInstances
 from penstock.core.rules.state import InstanceStatus
 from penstock.engine.instances.instance_filter import InstanceFilter
 from penstock.engine.queues.journal_items import ClaimedRun, RunEnd
@@ -171,12 +172,12 @@ async def test_beside_an_engine_of_before_no_run_is_listed(driver: Driver, make_
 
 
 def test_clients_ask_for_them_over_both_wires() -> None:
-    asked = ListInstances(blocked=True)
-    for operation, query in ((asked, "true"), (ListInstances(), None)):
+    for asked, query in ((ListInstances(blocked=True), "true"), (ListInstances(), None)):
+        operation = RowCall(LIST_INSTANCES, asked)
         assert (over_rest.exchange_for(operation).query or {})["blocked"] == query
         request = over_grpc.exchange_for(operation).request
         assert isinstance(request, ListInstancesRequest)
-        assert request.blocked is operation.blocked
+        assert request.blocked is asked.blocked
 
 
 def test_people_read_blocked_in_place_of_waiting() -> None:

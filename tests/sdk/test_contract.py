@@ -25,9 +25,9 @@ from penstock.api import (
 )
 from penstock.client import Completion, Failure, JobRef, StartRequest
 from penstock.client import operation as calls
-from penstock.client import work_operation as work_calls
 from penstock.client.call import RowCall
 from penstock.client.exchange import exchange_for
+from penstock.client.instances import WaitState
 from penstock.rest.operations import OPERATIONS
 from penstock.wire import batches_v1 as b
 from penstock.wire import penstock_v1 as w
@@ -35,7 +35,9 @@ from penstock.wire import repair_v1 as r
 from penstock.wire import schedules_v1 as s
 from penstock.wire import updates_v1 as u
 from penstock.wire.bulk import BulkRequest
-from penstock.wire.model import Park, PollRequest, PublishRequest, Signal, UserTaskCompletion
+from penstock.wire.model import FailedJob, Park, PollRequest, PublishRequest, Signal, UserTaskCompletion
+from penstock.wire.open_work import OpenJobView
+from penstock.wire.page import Page
 from penstock.wire.queue import QueuePolicy
 from penstock.wire.runs_v1 import ForkRunRequest
 from penstock.wire.schedule import ScheduleSpec
@@ -72,7 +74,7 @@ CALLS = (
     calls.StartInstance(request=StartRequest(definition_id="d")),
     calls.StartInstances(items=[]),
     RowCall(instances.GET_INSTANCE, instances.GetInstance("{id}")),
-    calls.ListInstances(),
+    RowCall(instances.LIST_INSTANCES, instances.ListInstances(page=0, page_size=20)),
     RowCall(instances.GET_HISTORY, instances.GetHistory("{id}")),
     calls.GetAttempts(execution_id="{id}"),
     RowCall(workers.FORGET_CHECKPOINT, workers.ForgetCheckpoint("{id}", "n")),
@@ -106,15 +108,15 @@ CALLS = (
     RowCall(messages.LIST_MESSAGES, messages.ListMessages("n")),
     calls.PollJobs(request=PollRequest("w", ["t"], 1, 30)),
     calls.WaitLostJobs(worker_id="w", wait_s=1),
-    calls.ListFailedJobs(),
-    work_calls.ListOpenJobs(status="LOCKED"),
+    RowCall(workers.LIST_JOBS, workers.ListJobs(workers.FAILED, page=0, page_size=20), Page[FailedJob]),
+    RowCall(workers.LIST_JOBS, workers.ListJobs("LOCKED", limit=50), Page[OpenJobView]),
     RowCall(workers.LIST_WORKERS, workers.ListWorkers()),
     RowCall(workers.LIST_JOB_TYPES, workers.ListJobTypes()),
     RowCall(audit.LIST_AUDIT, r.ListAuditRequest("k", limit=50)),
     RowCall(audit.LIST_ATTENTION, r.ListAttentionRequest()),
     RowCall(audit.ACKNOWLEDGE_ATTENTION, r.AcknowledgeAttentionRequest("{key}")),
     RowCall(audit.WITHDRAW_ACKNOWLEDGEMENT, r.WithdrawAcknowledgementRequest("{key}")),
-    RowCall(instances.GET_STATE, instances.GetState("{id}"), work_calls.WaitState),
+    RowCall(instances.GET_STATE, instances.GetState("{id}"), WaitState),
     calls.CompleteJob(worker_id="w", completion=Completion(job_id="{id}")),
     calls.FailJob(worker_id="w", failure=Failure(job_id="{id}", retryable=True, error_message="")),
     calls.HeartbeatJob(worker_id="w", job=JobRef(job_id="{id}")),

@@ -28,7 +28,6 @@ RPC: Final[Mapping[str, Permission]] = {
     _WORKFLOW + "GetDefinition": VIEW,
     _WORKFLOW + "ListDefinitions": VIEW,
     _WORKFLOW + "StartInstance": OPERATE,
-    _WORKFLOW + "ListInstances": VIEW,
     _WORKFLOW + "PollJobs": WORK,
     _WORKFLOW + "CompleteJob": WORK,
     _WORKFLOW + "FailJob": WORK,

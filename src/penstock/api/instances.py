@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import datetime
 from typing import Final
 
 import msgspec
 from msgspec import Struct
 
-from penstock.api.operation import Body, DeclaredOperation, Grpc, Repeat, Rest, nothing_in
+from penstock.api.operation import PAGE, Body, DeclaredOperation, Grpc, Repeat, Rest, nothing_in
 from penstock.api.permission import Permission
 from penstock.wire import repair_v1 as w
 from penstock.wire import runs_v1
 from penstock.wire import workflow_v1 as m
+from penstock.wire.alike import alike
 from penstock.wire.model import (
     AuditRecord,
     Instance,
@@ -20,7 +23,7 @@ from penstock.wire.model import (
     RunTree,
     StepExecution,
 )
-from penstock.wire.page import Page
+from penstock.wire.page import Count, Page
 from penstock.wire.standing import InstanceState, ShownExecution, VariablesAsOf
 
 _PATH: Final = "/v1/instances/{id}"
@@ -28,6 +31,8 @@ _WORKFLOW: Final = "/workflow.v1.WorkflowEngine/"
 _RUNS: Final = "/penstock.v1.Runs/"
 _INSTANCE: Final = {"id": "instance_id"}
 NEWEST: Final = "newest"
+VIEW_FULL: Final = "full"
+VIEW_SUMMARY: Final = "summary"
 AT_START: Final = "start"
 """In place of an execution's id: before the first one."""
 
@@ -37,6 +42,49 @@ class GetInstance(Struct, frozen=True):
 
     id: str
     wait_seconds: float | None = None
+
+
+class CountInstances(Struct, frozen=True, kw_only=True):
+    """Which instances: those with all that is given. ``status`` is one of the wire's; ``instance_key`` and
+    ``definition_version`` need the ``definition_id``. Of a business key the whole is given, or how it begins.
+    ``attributes`` are search attributes by their names; of numbers and times ``NAME.from`` is the least and ``NAME.to``
+    what they are below.
+    ``cause`` (the text of a failure; its ids and numbers may differ), ``step_id`` and ``error_contains`` (a part of the
+    error code or the reason) need the status FAILED, ``step_id`` a ``definition_id`` as well. ``delayed``: those that
+    have not begun; they are ACTIVE. ``blocked``: durable runs that no code could go on with so far; they are WAITING.
+    ``open``: those of a bulk operation (``bulk_id``) that have not ended. ``current_step_id``: open ones that stand on
+    this step; it needs a ``definition_id``."""
+
+    definition_id: str | None = None
+    status: str | None = None
+    business_key: str | None = None
+    instance_key: str | None = None
+    business_key_prefix: str | None = None
+    parent_instance_id: str | None = None
+    flow_key: str | None = None
+    definition_version: int | None = None
+    cause: str | None = None
+    step_id: str | None = None
+    current_step_id: str | None = None
+    error_contains: str | None = None
+    bulk_id: str | None = None
+    open: bool = False
+    started_after: datetime | None = None
+    started_before: datetime | None = None
+    delayed: bool = False
+    blocked: bool = False
+    attributes: Mapping[str, str] = {}
+
+
+class ListInstances(CountInstances, frozen=True, kw_only=True):
+    """Which instances, in which order, how much of each, and which part of the list."""
+
+    order: str | None = None
+    view: str | None = None
+    page: int | None = None
+    page_size: int | None = None
+    cursor: str | None = None
+    limit: int | None = None
 
 
 class GetHistory(Struct, frozen=True):
@@ -141,6 +189,119 @@ GET_INSTANCE: Final = DeclaredOperation(
     ),
     errors=(400, 404, 429),
     holds="wait_seconds",
+)
+_FILTER: Final[Mapping[str, str]] = {
+    "definitionId": "Of any version.",
+    "status": "One status.",
+    "delayed": "Those that have not begun (addition).",
+    "blocked": "Durable runs that no code could go on with so far (addition).",
+    "businessKey": "The whole key.",
+    "businessKeyPrefix": "How the key begins (addition).",
+    "parentInstanceId": "Which called them, or chained into them (addition).",
+    "flowKey": "Whose turn their jobs come in (addition).",
+    "instanceKey": "Of the definition id: the instance that has it (addition).",
+    "definitionVersion": "Of the definition id (addition).",
+    "cause": "Failures of this cause: `text` of `/v1/failures` (addition).",
+    "stepId": "Failures at this step of the definition id (addition).",
+    "errorContains": "Failures with this in their error code or reason, in any case (addition).",
+    "currentStepId": "Open ones that stand on this step of the definition id (addition).",
+    "bulkId": "To which this bulk operation was done, as far as that is kept (addition).",
+    "open": "Of the bulk operation: those that have not ended (addition).",
+    "startedAfter": "Not before this time (addition).",
+    "startedBefore": "Before this time (addition).",
+    "attr.*": (
+        "With this value of a search attribute, as `attr.customer=4711`; of numbers and times also `attr.amount.from` "
+        "(at least) and `attr.amount.to` (below). Up to five attributes (addition)."
+    ),
+}
+"""Which instances a list or a count has."""
+_FILTER_NAMES: Final = {"attributes": "attr.*"}
+_FILTER_MAX_CHARS: Final = {
+    "businessKey": 512, "businessKeyPrefix": 512, "cause": 1_000, "errorContains": 1_000,
+    "cursor": 3_000,
+}  # fmt: skip
+_STATUSES: Final = {"status": ("ACTIVE", "WAITING", "COMPLETED", "FAILED", "CANCELLED")}
+
+
+def _status(number: int) -> str | None:
+    try:
+        return m.InstanceStatus(number).name if number else None
+    except ValueError:
+        raise ValueError(f"status: {number} is no InstanceStatus") from None
+
+
+def _status_number(status: str | None) -> int:
+    try:
+        return m.InstanceStatus[status] if status else 0
+    except KeyError:
+        raise ValueError(f"status: {status!r} is no status of an instance") from None
+
+
+LIST_INSTANCES: Final = DeclaredOperation(
+    name="listInstances",
+    summary="List instances, newest first",
+    description=(
+        "Filters combine. `total` is exact up to 10,000. Beyond that it is an estimate, with `totalIsEstimate: "
+        "true`. With `view=summary` the answer has no variables, but `where`: the open steps (of a failed "
+        "instance the step at which it failed), and `cause`. `order` is by the time of the start (`newest` or "
+        "`oldest` first), by `businessKey` (only instances that have one), by end (`ended`, the latest first, "
+        "only ended ones) or by last change (`changed`, the latest first: it ended, came to a step, or a worker "
+        "got a job of it). The last two sort at most 10,000 instances."
+    ),
+    tag="instances",
+    request=ListInstances,
+    answer=Page[Instance],
+    needs=Permission.VIEW,
+    rest=Rest(
+        "GET",
+        "/v1/instances",
+        {
+            **_FILTER,
+            "order": (
+                "By the start (the default is `newest` first), the business key, the end, or the last change. All but "
+                "`newest` need a `limit` (addition)."
+            ),
+            "view": "`summary` leaves the variables out and adds where each stands (addition).",
+            **PAGE,
+        },
+        names=_FILTER_NAMES,
+        choices={
+            **_STATUSES,
+            "order": (NEWEST, "oldest", "businessKey", "ended", "changed"),
+            "view": (VIEW_FULL, VIEW_SUMMARY),
+        },
+        max_chars=_FILTER_MAX_CHARS,
+        answer={
+            "anyOf": [
+                {"$ref": "#/components/schemas/InstancePage"}, {"$ref": "#/components/schemas/InstanceSummaryPage"},
+            ]
+        },
+        by_hand="its answer may be larger than the memory for answers: it leaves piece by piece",
+    ),
+    grpc=Grpc(
+        _WORKFLOW + "ListInstances",
+        message=m.ListInstancesRequest,
+        send=lambda ask: alike(ask, m.ListInstancesRequest, status=_status_number(ask.status)),
+        take=lambda message: alike(message, ListInstances, status=_status(message.status)),
+        answer=m.ListInstancesResponse,
+        give=lambda page: m.ListInstancesResponse(page.items, total=page.total or 0, next=page.next or ""),
+        read=lambda message, _: Page(items=message.instances, total=message.total, next=message.next or None),
+        lacks=tuple(sorted({*ListInstances.__struct_fields__} - {*m.ListInstancesRequest.__struct_fields__})),
+    ),
+    errors=(400,),
+)  # fmt: skip
+COUNT_INSTANCES: Final = DeclaredOperation(
+    name="countInstances",
+    summary="Count instances, to 10,000 (addition)",
+    description="By the filters of the list. `exact` is false beyond 10,000.",
+    tag="instances",
+    request=CountInstances,
+    answer=Count,
+    needs=Permission.VIEW,
+    rest=Rest(
+        "GET", "/v1/instances/count", _FILTER, names=_FILTER_NAMES, choices=_STATUSES, max_chars=_FILTER_MAX_CHARS
+    ),
+    errors=(400, 503),
 )
 GET_HISTORY: Final = DeclaredOperation(
     name="getHistory",

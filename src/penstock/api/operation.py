@@ -24,6 +24,13 @@ A = TypeVar("A")
 
 SLICE: Final[Mapping[str, str]] = {"limit": "1 to 200, clamped.", "cursor": "The `next` of the slice before."}
 """The query of a list that is read by key."""
+PAGE: Final[Mapping[str, str]] = {
+    "page": "From 0.",
+    "pageSize": "1 to 200, clamped; by default 20.",
+    "cursor": "The `next` of the slice before. Slices leave nothing out and repeat nothing (addition).",
+    "limit": "As `pageSize`, of a slice: in place of pages, from the first one on.",
+}
+"""The query of a list that is read by key, or by number."""
 
 
 class Repeat(enum.Enum):
@@ -103,10 +110,14 @@ class Rest(Struct, frozen=True):
     headers: Mapping[str, str] = {}
     choices: Mapping[str, Sequence[str]] = {}
     """The values that a parameter of the query can have."""
+    max_chars: Mapping[str, int] = {}
+    """How long a parameter of the query may be, where it may be longer than a name."""
     answer: Mapping[str, Any] | None = None
     """How the answer is described, where its class says too little."""
     for_people: bool = False
     """Whether it is made for people: what is hidden from the console is masked for everybody."""
+    by_hand: str = ""
+    """Why a handler of its own serves the route; the row says all else of it."""
     id: str = ""
     """Of the route in the OpenAPI document, where it is not the operation's name."""
     when: str = ""

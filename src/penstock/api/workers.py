@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
 
-from penstock.api.operation import SLICE, Body, DeclaredOperation, Rest
+from penstock.api.operation import PAGE, SLICE, Body, DeclaredOperation, Rest
 from penstock.api.permission import Permission
 from penstock.wire.open_work import QueueRow, WorkerView
 from penstock.wire.page import Page
+
+FAILED: Final = "FAILED"
 
 
 class ListWorkers(Struct, frozen=True):
@@ -18,6 +20,17 @@ class ListWorkers(Struct, frozen=True):
     limit: int | None = None
     cursor: str | None = None
     job_type: str | None = None
+
+
+class ListJobs(Struct, frozen=True):
+    """In which state, `FAILED` without, of which type, and which part of the list."""
+
+    status: str | None = None
+    job_type: str | None = None
+    page: int | None = None
+    page_size: int | None = None
+    cursor: str | None = None
+    limit: int | None = None
 
 
 class ForgetCheckpoint(Struct, frozen=True):
@@ -47,6 +60,31 @@ LIST_WORKERS: Final = DeclaredOperation(
     answer=Page[WorkerView],
     needs=Permission.VIEW,
     rest=Rest("GET", "/v1/workers", {**SLICE, "jobType": "Those that polled for it."}),
+)
+LIST_JOBS: Final = DeclaredOperation(
+    name="listJobs",
+    summary="List jobs by state (addition)",
+    description=(
+        "FAILED: jobs that failed their instance, newest first. WAITING (needs `jobType`): by priority and flow "
+        "key, in the order in which they are claimed. LOCKED and DISPATCHED: those first that workers, or Kafka, "
+        "have longest, at most 200, as of the last ten seconds. BACKOFF: those first whose time comes first. All "
+        "but FAILED take `cursor` and `limit` only, and answer `OpenJobViewPage`."
+    ),
+    tag="jobs",
+    request=ListJobs,
+    answer=Page[Any],
+    needs=Permission.VIEW,
+    rest=Rest(
+        "GET",
+        "/v1/jobs",
+        {"status": "Which; by default FAILED.", "jobType": "The whole name of a type.", **PAGE},
+        choices={"status": (FAILED, "WAITING", "LOCKED", "DISPATCHED", "BACKOFF")},
+        max_chars={"cursor": 3_000},
+        answer={
+            "anyOf": [{"$ref": "#/components/schemas/FailedJobPage"}, {"$ref": "#/components/schemas/OpenJobViewPage"}]
+        },
+    ),
+    errors=(400,),
 )
 FORGET_CHECKPOINT: Final = DeclaredOperation(
     name="forgetCheckpoint",

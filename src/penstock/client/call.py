@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import cache
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 
@@ -54,6 +54,9 @@ def exchange_of(call: RowCall[Any, Any]) -> Exchange:
         match place.where:
             case Where.PATH:
                 path = path.replace(f"{{{place.name}}}", quoted(str(value)))
+            case Where.QUERY if isinstance(value, Mapping):  # a family, such as `attr.*`
+                family = cast("Mapping[str, str]", value)
+                query |= {place.name.removesuffix("*") + name: each for name, each in family.items()}
             case Where.QUERY:
                 query[place.name] = _in_query(value)
             case Where.HEADER:
@@ -107,3 +110,10 @@ def _reader(row: Row[Any, Any]) -> Callable[[bytes], Any]:
     if row.items is not None:
         return list_reader("items", row.items)
     return nothing if row.answers_nothing else reader(row.answer)
+
+
+def pages_of(
+    page: int | None, page_size: int | None, cursor: str | None, limit: int | None
+) -> tuple[int | None, int | None]:
+    """Return the number and the size of a page, none where a slice is asked for."""
+    return (page, page_size) if limit is None and cursor is None else (None, None)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.client.call import RowCall, exchange_of
-from penstock.client.http_exchange import Exchange, given, list_reader, nothing, quoted, reader, rfc3339, start_body
+from penstock.client.http_exchange import Exchange, given, list_reader, nothing, quoted, reader, start_body
 from penstock.client.model import StartResult
 from penstock.client.operation import (
     CheckReady,
@@ -22,8 +22,6 @@ from penstock.client.operation import (
     HeartbeatJob,
     HeartbeatJobs,
     ListDefinitions,
-    ListFailedJobs,
-    ListInstances,
     ListWindow,
     Operation,
     ParkJob,
@@ -34,11 +32,9 @@ from penstock.client.operation import (
     UploadDefinition,
     WaitLostJobs,
 )
-from penstock.client.work_operation import WORK_EXCHANGES
 from penstock.wire.model import (
     Completion,
     DefinitionSummary,
-    FailedJob,
     Failure,
     Instance,
     Job,
@@ -64,8 +60,6 @@ _read_instance = reader(Instance)
 _read_summary = reader(DefinitionSummary)
 _read_document = reader(dict[str, Any])
 _read_summaries = reader(Page[DefinitionSummary])
-_read_instances = reader(Page[Instance])
-_read_failed_jobs = reader(Page[FailedJob])
 _read_lease = reader(Lease)
 
 
@@ -123,33 +117,6 @@ def _start_instances(operation: StartInstances) -> Exchange:
     return Exchange("POST", "/v1/instances/batch", _read_started, {"items": items})
 
 
-def _list_instances(operation: ListInstances) -> Exchange:
-    query = {
-        "definitionId": operation.definition_id,
-        "status": operation.status,
-        "businessKey": operation.business_key,
-        "instanceKey": operation.instance_key,
-        "businessKeyPrefix": operation.business_key_prefix,
-        "parentInstanceId": operation.parent_instance_id,
-        "flowKey": operation.flow_key,
-        "definitionVersion": operation.definition_version,
-        "cause": operation.cause,
-        "stepId": operation.step_id,
-        "currentStepId": operation.current_step_id,
-        "errorContains": operation.error_contains,
-        "bulkId": operation.bulk_id,
-        "open": "true" if operation.open else None,
-        "startedAfter": rfc3339(operation.started_after),
-        "startedBefore": rfc3339(operation.started_before),
-        "delayed": "true" if operation.delayed else None,
-        "blocked": "true" if operation.blocked else None,
-        "order": operation.order,
-        **{f"attr.{name}": value for name, value in operation.attributes.items()},
-        **_window(operation.window),
-    }
-    return Exchange("GET", "/v1/instances", _read_instances, query=query)
-
-
 def _get_attempts(operation: GetAttempts) -> Exchange:
     return Exchange("GET", f"/v1/executions/{quoted(operation.execution_id)}/attempts", _read_attempts)
 
@@ -169,15 +136,6 @@ def _poll_jobs(operation: PollJobs) -> Exchange:
 def _wait_lost_jobs(operation: WaitLostJobs) -> Exchange:
     body = {"workerId": operation.worker_id, "waitSeconds": operation.wait_s}
     return Exchange("POST", "/v1/jobs/lost", _read_lost, body)
-
-
-def _list_failed_jobs(operation: ListFailedJobs) -> Exchange:
-    query: dict[str, str | int | None] = {
-        "status": "FAILED",
-        "jobType": operation.job_type,
-        **_window(operation.window),
-    }
-    return Exchange("GET", "/v1/jobs", _read_failed_jobs, query=query)
 
 
 def _complete_job(operation: CompleteJob) -> Exchange:
@@ -240,9 +198,7 @@ _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
     ListDefinitions: _list_definitions,
     StartInstance: _start_instance,
     StartInstances: _start_instances,
-    ListInstances: _list_instances,
     GetAttempts: _get_attempts,
-    ListFailedJobs: _list_failed_jobs,
     PollJobs: _poll_jobs,
     WaitLostJobs: _wait_lost_jobs,
     CompleteJob: _complete_job,
@@ -253,6 +209,5 @@ _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
     CompleteJobs: _complete_jobs,
     FailJobs: _fail_jobs,
     ReleaseJobs: _release_jobs,
-    **WORK_EXCHANGES,
     RowCall: exchange_of,
 }

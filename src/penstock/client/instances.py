@@ -14,7 +14,7 @@ import msgspec
 from penstock.api import instances as api
 from penstock.api import tasks
 from penstock.client.backoff import RetryPauses
-from penstock.client.call import RowCall
+from penstock.client.call import RowCall, pages_of
 from penstock.client.caller import every_item
 from penstock.client.encoding import optional_object
 from penstock.client.errors import ClientError, Conflict, NotFound, TimedOut, Unavailable
@@ -22,13 +22,10 @@ from penstock.client.model import StartResult
 from penstock.client.operation import (
     GetAttempts,
     InstanceFilters,
-    ListInstances,
-    ListWindow,
     StartInstance,
     StartInstances,
 )
 from penstock.client.repair import RepairCalls
-from penstock.client.work_operation import WaitState
 from penstock.wire.model import (
     AuditRecord,
     Instance,
@@ -48,6 +45,12 @@ LIST_PART_ITEMS = 200
 FIRST_POLL_PAUSE_S = 0.05
 MAX_POLL_PAUSE_S = 1.0
 MIN_READ_S = 1.0
+
+
+class WaitState(msgspec.Struct, frozen=True):
+    """What is read of where an instance stands."""
+
+    why: Why
 
 
 class InstanceCalls(RepairCalls):
@@ -175,7 +178,8 @@ class InstanceCalls(RepairCalls):
         Raises:
             NotFound: there is none.
         """
-        page = await self.call(ListInstances(definition_id=definition_id, instance_key=instance_key))
+        wanted = api.ListInstances(definition_id=definition_id, instance_key=instance_key, page=0, page_size=20)
+        page = await self.call(RowCall(api.LIST_INSTANCES, wanted))
         if not page.items:
             raise NotFound(f"no instance of '{definition_id}' has the instance key '{instance_key}'")
         return page.items[0]
@@ -195,8 +199,9 @@ class InstanceCalls(RepairCalls):
         With a ``limit`` in place of pages: go on with ``cursor=page.next`` until that is None. So nothing is left out
         or comes twice, whatever changes meanwhile. ``iterate_instances`` does it.
         """
-        window = ListWindow(page=page, page_size=page_size, cursor=cursor, limit=limit)
-        return await self.call(ListInstances(window=window, **filters))
+        number, size = pages_of(page, page_size, cursor, limit)
+        wanted = api.ListInstances(page=number, page_size=size, cursor=cursor, limit=limit, **filters)
+        return await self.call(RowCall(api.LIST_INSTANCES, wanted))
 
     def iterate_instances(self, **filters: Unpack[InstanceFilters]) -> AsyncIterator[Instance]:
         """Read all instances that match, newest first, as you go.

@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.api import audit as api
 from penstock.api import workers
-from penstock.client.call import RowCall
+from penstock.client.call import RowCall, pages_of
 from penstock.client.caller import Caller, every_item
 from penstock.client.encoding import optional_object
 from penstock.client.operation import (
@@ -19,14 +19,9 @@ from penstock.client.operation import (
     FailJobs,
     HeartbeatJob,
     HeartbeatJobs,
-    ListFailedJobs,
-    ListWindow,
     ParkJob,
     PollJobs,
     ReleaseJobs,
-)
-from penstock.client.work_operation import (
-    ListOpenJobs,
 )
 from penstock.wire import repair_v1 as w
 from penstock.wire.attention import Attention
@@ -66,8 +61,8 @@ class JobCalls(Caller):
 
         ``page``, ``limit`` and ``cursor`` as with ``list_instances``.
         """
-        window = ListWindow(page=page, page_size=page_size, cursor=cursor, limit=limit)
-        return await self.call(ListFailedJobs(job_type=job_type, window=window))
+        wanted = workers.ListJobs(workers.FAILED, job_type, *pages_of(page, page_size, cursor, limit), cursor, limit)
+        return await self.call(RowCall(workers.LIST_JOBS, wanted, Page[FailedJob]))
 
     async def list_open_jobs(
         self, status: str, *, job_type: str | None = None, cursor: str | None = None, limit: int = 50
@@ -78,8 +73,8 @@ class JobCalls(Caller):
         Raises:
             BadRequest: another state; WAITING without a job type.
         """
-        window = ListWindow(cursor=cursor, limit=limit)
-        return await self.call(ListOpenJobs(status=status, job_type=job_type, window=window))
+        wanted = workers.ListJobs(status, job_type, cursor=cursor, limit=limit)
+        return await self.call(RowCall(workers.LIST_JOBS, wanted, Page[OpenJobView]))
 
     async def list_job_types(self) -> list[QueueRow]:
         """List job types with jobs that wait or are in progress, or with workers, those first that wait longest.

@@ -17,7 +17,6 @@ from penstock.client.model import StartResult
 from penstock.wire.model import (
     Completion,
     DefinitionSummary,
-    FailedJob,
     Failure,
     Instance,
     Job,
@@ -176,32 +175,6 @@ class InstanceFilters(TypedDict, total=False):
     order: str | None
 
 
-class ListInstances(Operation[Page[Instance]], frozen=True):
-    """List instances, newest first."""
-
-    definition_id: str | None = None
-    status: str | None = None
-    business_key: str | None = None
-    instance_key: str | None = None
-    business_key_prefix: str | None = None
-    parent_instance_id: str | None = None
-    flow_key: str | None = None
-    definition_version: int | None = None
-    cause: str | None = None
-    step_id: str | None = None
-    current_step_id: str | None = None
-    error_contains: str | None = None
-    bulk_id: str | None = None
-    open: bool = False
-    started_after: datetime | None = None
-    started_before: datetime | None = None
-    attributes: Mapping[str, str] = {}
-    delayed: bool = False
-    blocked: bool = False
-    order: str | None = None
-    window: ListWindow = ListWindow()
-
-
 class GetAttempts(Operation[list[RecordedAttempt]], frozen=True):
     """Read what the attempts of a job were given, told and gave."""
 
@@ -228,13 +201,6 @@ class WaitLostJobs(Operation[list[LostJob]], frozen=True):
     @property
     def hold_s(self) -> float:
         return self.wait_s
-
-
-class ListFailedJobs(Operation[Page[FailedJob]], frozen=True):
-    """List jobs that failed for good, newest first."""
-
-    job_type: str | None = None
-    window: ListWindow = ListWindow()
 
 
 class CompleteJob(Operation[None], frozen=True):

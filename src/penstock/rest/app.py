@@ -66,7 +66,6 @@ from penstock.rest.routed import CALLER, RoutedApp
 from penstock.rest.rows import view_of
 from penstock.rest.sessions import SessionRoutes, cookie_of
 from penstock.rest.starts import StartRoutes
-from penstock.rest.tasks import TaskRoutes
 from penstock.rest.tracing import RestCalls, end_call
 from penstock.rest.watch import WatchRoutes
 from penstock.wire.paths import UNREADABLE, read_part
@@ -379,7 +378,7 @@ class RestApp:
 def _routes(engine: Engine, degraded: Callable[[], Sequence[str]], gate: Gate | None, jobs: JobRoutes) -> list[Route]:
     """All that are switched on."""
     handler_classes: list[object] = [
-        DefinitionRoutes(engine), InstanceRoutes(engine), jobs, StartRoutes(engine), TaskRoutes(engine),
+        DefinitionRoutes(engine), InstanceRoutes(engine), jobs, StartRoutes(engine),
         DraftRoutes(engine), OpenWorkRoutes(engine),
         HealthRoutes(engine, degraded), MeRoutes(),
         *([DocsRoutes(openapi_json)] if engine.settings.docs_enabled else []),
@@ -388,7 +387,11 @@ def _routes(engine: Engine, degraded: Callable[[], Sequence[str]], gate: Gate | 
     ]  # fmt: skip
     there = {type(handler_class).__name__ for handler_class in handler_classes}
     bound = bound_operations(engine)
-    views = {row.rest.id or row.name: view_of(row, bound, engine.limits) for row in ROUTED if not row.rest.when}
+    views = {
+        row.rest.id or row.name: view_of(row, bound, engine.limits, engine.hiding)
+        for row in ROUTED
+        if not row.rest.when
+    }
     return [
         (operation, views[operation.id] if operation.handler is None else operation.bound(handler_classes))
         for operation in OPERATIONS

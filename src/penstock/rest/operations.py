@@ -12,14 +12,26 @@ from typing import Final
 
 import msgspec
 
-from penstock.api import ROUTED, batches, definitions, instances, messages, repair, runs, schedules, tasks, updates
+from penstock.api import (
+    ROUTED,
+    batches,
+    definitions,
+    instances,
+    messages,
+    repair,
+    runs,
+    schedules,
+    tasks,
+    updates,
+    workers,
+)
 from penstock.api.permission import Permission
 from penstock.engine.instances.views import InstanceSummary, Whereabouts
 from penstock.rest.codec import WatchBody
 from penstock.rest.definitions import DefinitionRoutes
 from penstock.rest.docs import DocsRoutes
 from penstock.rest.health import LIVE_PATH, HealthRoutes, Readiness
-from penstock.rest.instances import FILTER, ORDER, InstanceRoutes
+from penstock.rest.instances import InstanceRoutes
 from penstock.rest.jobs import JobRoutes
 from penstock.rest.operation import (
     INTEGER,
@@ -28,7 +40,6 @@ from penstock.rest.operation import (
     Parameter,
     RestOperation,
     batch_in,
-    either,
     list_in,
     name_of,
     ref,
@@ -37,7 +48,6 @@ from penstock.rest.operation import (
 from penstock.rest.operations_for_people import FOR_PEOPLE, KINDS_FOR_PEOPLE
 from penstock.rest.rows import kinds_of, required_of, route_of, routes_of
 from penstock.rest.starts import StartRoutes
-from penstock.rest.tasks import TaskRoutes
 from penstock.wire.model import (
     Branch,
     Completion,
@@ -79,7 +89,6 @@ PAGE: Final = (
     ),
     Parameter("limit", "query", "As `pageSize`, of a slice: in place of pages, from the first one on.", INTEGER),
 )
-JOB_STATUSES: Final = ("FAILED", "WAITING", "LOCKED", "DISPATCHED", "BACKOFF")
 KEY: Final = Parameter(
     "Idempotency-Key", "header", "The same key gives the first answer again, for 24 hours (addition)."
 )
@@ -217,26 +226,7 @@ OPERATIONS: Final[Sequence[RestOperation]] = (
         body=list_in("items", "StartItem"), answer=list_in("results", StartResult), errors=(400,),
         waits_with=b'"waitSeconds"',
     ),
-    RestOperation(
-        "GET", "/v1/instances", InstanceRoutes.list, Permission.VIEW,
-        "listInstances", "instances", "List instances, newest first",
-        "Filters combine. `total` is exact up to 10,000. Beyond that it is an estimate, with `totalIsEstimate: "
-        "true`. With `view=summary` the answer has no variables, but `where`: the open steps (of a failed "
-        "instance the step at which it failed), and `cause`. `order` is by the time of the start (`newest` or "
-        "`oldest` first), by `businessKey` (only instances that have one), by end (`ended`, the latest first, "
-        "only ended ones) or by last change (`changed`, the latest first: it ended, came to a step, or a worker "
-        "got a job of it). The last two sort at most 10,000 instances.",
-        parameters=(
-            *FILTER,
-            ORDER,
-            Parameter(
-                "view", "query", "`summary` leaves the variables out and adds where each stands (addition).",
-                {"type": "string", "enum": ["full", "summary"]},
-            ),
-            *PAGE,
-        ),
-        answer=either(Page[Instance], Page[InstanceSummary]), errors=(400,),
-    ),
+    route_of(instances.LIST_INSTANCES)._replace(handler=InstanceRoutes.list),
     route_of(instances.GET_INSTANCE),
     route_of(instances.GET_HISTORY),
     route_of(instances.GET_AUDIT),
@@ -311,22 +301,7 @@ OPERATIONS: Final[Sequence[RestOperation]] = (
         "They are handed out again at once. No retry is used up.",
         body=batch_in("jobs", "ReleaseItem"), answer=list_in("results", "ItemOutcome"), errors=(400,),
     ),
-    RestOperation(
-        "GET", "/v1/jobs", TaskRoutes.list_jobs, Permission.VIEW,
-        "listJobs", "jobs", "List jobs by state (addition)",
-        "FAILED: jobs that failed their instance, newest first. WAITING (needs `jobType`): by priority and flow "
-        "key, in the order in which they are claimed. LOCKED and DISPATCHED: those first that workers, or Kafka, "
-        "have longest, at most 200, as of the last ten seconds. BACKOFF: those first whose time comes first. All "
-        "but FAILED take `cursor` and `limit` only, and answer `OpenJobViewPage`.",
-        parameters=(
-            Parameter(
-                "status", "query", "Which; by default FAILED.", {"type": "string", "enum": list(JOB_STATUSES)}
-            ),
-            Parameter("jobType", "query", "The whole name of a type."),
-            *PAGE,
-        ),
-        answer=either(Page[FailedJob], Page[OpenJobView]), errors=(400,),
-    ),
+    route_of(workers.LIST_JOBS),
     # -- tasks
     route_of(tasks.COMPLETE_USER_TASK),
     route_of(tasks.SIGNAL),

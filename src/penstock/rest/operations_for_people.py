@@ -22,7 +22,6 @@ from penstock.api.permission import Permission
 from penstock.engine.simulation.simulations import SimulationView
 from penstock.engine.status.watch import Changes
 from penstock.rest.drafts import DraftRoutes
-from penstock.rest.instances import FILTER, InstanceRoutes
 from penstock.rest.me import Me, MeRoutes
 from penstock.rest.open_work import OpenWorkRoutes
 from penstock.rest.operation import (
@@ -39,7 +38,6 @@ from penstock.rest.rows import route_of, routes_of
 from penstock.rest.sessions import CALLBACK, PlaceBody, SessionRoutes, SignInBegun, SignInWays, TokenBody
 from penstock.rest.watch import WatchRoutes
 from penstock.wire.model import RecordedAttempt
-from penstock.wire.page import Count
 from penstock.wire.simulation import SimulationRequest
 
 CONSOLE: Final = Parameter(CONSOLE_HEADER, "header", "Anything: pages of other origins can't send it.", required=True)
@@ -95,12 +93,7 @@ FOR_PEOPLE: Final[Sequence[RestOperation]] = (
         ),
         status=303, answer_description="To the console.", errors=(400, 409),
     ),
-    RestOperation(
-        "GET", "/v1/instances/count", InstanceRoutes.count, Permission.VIEW,
-        "countInstances", "instances", "Count instances, to 10,000 (addition)",
-        "By the filters of the list. `exact` is false beyond 10,000.", parameters=FILTER,
-        answer=struct(Count), errors=(400, 503),
-    ),
+    route_of(instances.COUNT_INSTANCES),
     route_of(status.LIST_FAILURES),
     route_of(instances.GET_VARIABLES_AFTER),
     route_of(instances.GET_STATE),

@@ -9,14 +9,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from quart import Response, request
 
 from penstock.api import ROUTED, rows_of
-from penstock.api.operation import Body, FieldPlace, Row, Where
+from penstock.api.operation import Body, DeclaredOperation, FieldPlace, Row, Where
 from penstock.engine.operations.table import Serve
+from penstock.engine.requests.hiding import Hiding
 from penstock.engine.requests.paging import NAME_MAX_CHARS
 from penstock.engine.requests.payload import (
     PayloadLimits,
@@ -30,6 +31,7 @@ from penstock.errors import BadRequest, NotFound
 from penstock.loop.offload import INLINE_MAX_BYTES, run_sized, take_turn
 from penstock.rest import codec
 from penstock.rest.exchange import Reply, text_header
+from penstock.rest.hiding import hides
 from penstock.rest.operation import (
     BOOLEAN,
     INTEGER,
@@ -43,16 +45,17 @@ from penstock.rest.operation import (
     list_in,
     struct,
 )
-from penstock.rest.reading import body_of, query_flag, query_text, query_time, query_whole, respond
+from penstock.rest.reading import body_of, query_family, query_flag, query_text, query_time, query_whole, respond
 from penstock.wire.model import Instance
 from penstock.wire.noun import text_bytes
 
 _QUERY: Final[Mapping[Any, tuple[Schema, Callable[[Any, str], Any]]]] = {
     str: (STRING, query_text), int: (INTEGER, query_whole), bool: (BOOLEAN, query_flag), datetime: (TIME, query_time),
-    float: (INTEGER, query_whole),
+    float: (INTEGER, query_whole), Mapping[str, str]: (STRING, query_family),
 }  # fmt: skip
 _NUMBER_MAX_DIGITS: Final = 10
 _encode = msgspec.json.Encoder().encode
+Q = TypeVar("Q", bound=msgspec.Struct)
 
 
 def route_of(row: Row) -> RestOperation:
@@ -168,14 +171,14 @@ def body_kind(row: Row, body: Body) -> Kind:
     return _made[body.name]
 
 
-def view_of(row: Row, bound: Mapping[str, Serve], limits: PayloadLimits) -> Bound:
+def view_of(row: Row, bound: Mapping[str, Serve], limits: PayloadLimits, hiding: Hiding | None = None) -> Bound:
     """What serves the route: a view of the framework."""
     body, others = row.rest.body, others_of(row)
     places = _places(row, others)
     read = None if body is None else _body_reader(row, body, limits)
 
     async def view(**path: str) -> Response:
-        given = {place.field: _outside(place, path) for place in places if place.where in _OUTSIDE}
+        given = _outside_body(row, places, path, hiding)
         if read is not None:
             data = await body_of(request)
             given |= await run_sized(len(data), partial(read, data))
@@ -199,13 +202,36 @@ def _text_of(row: Row, found: Any) -> bytes | None:
 _OUTSIDE: Final = frozenset({Where.PATH, Where.QUERY, Where.HEADER})
 
 
-def _outside(place: FieldPlace, path: Mapping[str, str]) -> Any:
+def asked_in_query(row: DeclaredOperation[Q, Any], hiding: Hiding) -> Q:
+    """What the request that is served here asks for, where all of it stands in the query. Raises BadRequest."""
+    given = _outside_body(row, row.places(), {}, hiding)
+    return row.request(**{name: value for name, value in given.items() if value is not None})
+
+
+def _outside_body(
+    row: Row, places: Sequence[FieldPlace], path: Mapping[str, str], hiding: Hiding | None
+) -> dict[str, Any]:
+    """What stands in the path, the query and headers, by field. Raises BadRequest, also for a filter by what the caller
+    is not shown: it would tell the value."""
+    given = {place.field: _outside(row, place, path) for place in places if place.where in _OUTSIDE}
+    for place in places:
+        if place.type == Mapping[str, str] and hiding is not None and place.where is Where.QUERY:
+            headers, prefix = list(request.scope["headers"]), place.name.removesuffix("*")
+            for name in given[place.field]:
+                if any(hides(hiding, one, headers) for one in (name, name.rpartition(".")[0])):
+                    raise BadRequest(f"{prefix}{name[:NAME_MAX_CHARS]}: is hidden from the console")
+    return given
+
+
+def _outside(row: Row, place: FieldPlace, path: Mapping[str, str]) -> Any:
     """A field that stands in the path, the query or a header."""
     if place.where is Where.PATH:
         return number_of(place, path[place.name]) if place.type is int else path[place.name]
     if place.where is Where.HEADER:
         headers: dict[bytes, bytes] = dict(request.scope["headers"])
         return text_header(headers, place.name.lower().encode())
+    if place.type is str:
+        return query_text(request, place.name, row.rest.max_chars.get(place.name, NAME_MAX_CHARS))
     return _QUERY[place.type][1](request, place.name)
 
 

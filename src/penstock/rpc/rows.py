@@ -18,7 +18,7 @@ from penstock.errors import BadRequest
 from penstock.loop.offload import run_long
 from penstock.rpc.call import ServerCall
 from penstock.rpc.methods import unary
-from penstock.rpc.reading import given, read_variables, required
+from penstock.rpc.reading import given, read_variables, required, slice_of
 from penstock.wire.codec import INT32, JSON, TEXT, fields_of, package_at
 from penstock.wire.noun import Request
 
@@ -48,6 +48,8 @@ def _handler(row: Row, grpc: Grpc, serve: Serve, limits: PayloadLimits) -> Handl
     package = package_at(grpc.method)
     asked = [place.field for place in row.places() if place.where is Where.QUERY and place.type is str]
 
+    paged = {"page", "cursor"} <= set(row.request.__struct_fields__)
+
     async def run(message: Any, call: ServerCall[Any, Any]) -> Any:
         def read() -> Any:
             return without_empty(_asked(row, grpc, message), package, numbers=True)
@@ -57,6 +59,8 @@ def _handler(row: Row, grpc: Grpc, serve: Serve, limits: PayloadLimits) -> Handl
             required(getattr(request, field), grpc.names.get(field, field))
         for field in asked:
             given(getattr(request, field), field)
+        if paged:
+            slice_of(request)
         more: dict[str, Any] = {field: call.header(name) or None for field, name in grpc.headers.items()}
         for field in row.maps:
             more[field] = await read_variables(getattr(request, field), limits, grpc.names.get(field, field))

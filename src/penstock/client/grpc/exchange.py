@@ -16,7 +16,7 @@ from penstock.client.grpc import jobs
 from penstock.client.grpc.call_exchange import exchange_of
 from penstock.client.grpc.definitions import document_of, message_of
 from penstock.client.grpc.unary import ENGINE, WORKER, UnaryExchange
-from penstock.client.grpc.values import int32, only, start_message, status_number, there
+from penstock.client.grpc.values import int32, only, start_message, there
 from penstock.client.model import StartResult
 from penstock.client.operation import (
     CheckReady,
@@ -29,8 +29,6 @@ from penstock.client.operation import (
     HeartbeatJob,
     HeartbeatJobs,
     ListDefinitions,
-    ListFailedJobs,
-    ListInstances,
     ListWindow,
     Operation,
     ParkJob,
@@ -41,7 +39,6 @@ from penstock.client.operation import (
     UploadDefinition,
     WaitLostJobs,
 )
-from penstock.client.work_operation import WORK_EXCHANGES
 from penstock.wire import penstock_v1 as w
 from penstock.wire import workflow_v1 as m
 from penstock.wire.grpc_health import HealthCheckRequest, HealthCheckResponse, ServingStatus
@@ -73,7 +70,7 @@ def _window(window: ListWindow) -> dict[str, Any]:
     return {"page": int32(window.page, "page"), "page_size": int32(window.page_size, "page_size")}
 
 
-def _page(items: list[T], answer: m.ListDefinitionsResponse | m.ListInstancesResponse) -> Page[T]:
+def _page(items: list[T], answer: m.ListDefinitionsResponse) -> Page[T]:
     return Page(items=items, total=answer.total, next=answer.next or None)
 
 
@@ -154,31 +151,6 @@ def _read_started(answer: w.StartInstancesResponse) -> list[StartResult]:
     ]
 
 
-def _list_instances(operation: ListInstances) -> UnaryExchange:
-    known = {
-        "definition_id", "status", "business_key", "instance_key", "delayed", "blocked", "current_step_id", "order",
-        "window",
-    }  # fmt: skip
-    if more := sorted(name for name in operation.__struct_fields__ if getattr(operation, name) and name not in known):
-        raise NotOverGrpc(f"ListInstances has no `{more[0]}` in gRPC: use a client over REST for it")
-    request = m.ListInstancesRequest(
-        definition_id=operation.definition_id or "",
-        status=status_number(operation.status),
-        business_key=operation.business_key or "",
-        instance_key=operation.instance_key or "",
-        delayed=operation.delayed,
-        blocked=operation.blocked,
-        current_step_id=operation.current_step_id or "",
-        order=operation.order or "",
-        **_window(operation.window),
-    )
-    return UnaryExchange(f"{ENGINE}ListInstances", request, m.ListInstancesResponse, _read_instances)
-
-
-def _read_instances(answer: m.ListInstancesResponse) -> Page[Instance]:
-    return _page(answer.instances, answer)
-
-
 _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], UnaryExchange]] = {
     CheckReady: _check_ready,
     UploadDefinition: _upload_definition,
@@ -186,7 +158,6 @@ _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], UnaryExchange]] = {
     ListDefinitions: _list_definitions,
     StartInstance: _start_instance,
     StartInstances: _start_instances,
-    ListInstances: _list_instances,
     PollJobs: jobs.poll_jobs,
     CompleteJob: jobs.complete_job,
     FailJob: jobs.fail_job,
@@ -200,5 +171,5 @@ _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], UnaryExchange]] = {
 }
 # Not in the contract's gRPC: kept as names so that a test can hold that every operation is in one list or the other.
 WITHOUT_FORM: tuple[type[Operation[Any]], ...] = (
-    GetAttempts, ListFailedJobs, WaitLostJobs, *(kind for kind in WORK_EXCHANGES if kind not in _EXCHANGES),
+    GetAttempts, WaitLostJobs,
 )  # fmt: skip

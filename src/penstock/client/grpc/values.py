@@ -11,7 +11,6 @@ import msgspec
 from penstock.client.encoding import to_json_object
 from penstock.client.errors import BadRequest, InternalError, NotOverGrpc
 from penstock.wire.model import StartRequest
-from penstock.wire.workflow_v1 import InstanceStatus
 
 MAX_INT32 = 2**31 - 1
 # Whole numbers up to here are the same as a double.
@@ -26,14 +25,6 @@ def int32(value: int | None, field: str) -> int:
     if not -MAX_INT32 <= number <= MAX_INT32:
         raise BadRequest(f"{field}: {number} does not fit 32 bits")
     return number
-
-
-def status_number(status: str | None) -> int:
-    """Return an instance's status; 0 is "not given"."""
-    try:
-        return InstanceStatus[status] if status else 0
-    except KeyError:
-        raise BadRequest(f"status: {status!r} is no status of an instance") from None
 
 
 def not_given(value: object) -> bool:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Final
 
-import msgspec
-
+from penstock.api.instances import CountInstances
 from penstock.core.rules import search_attributes
 from penstock.core.rules.search_attributes import ATTRIBUTE_NAME, TEXT_MAX_CHARS, Wanted
 from penstock.engine.requests import ids
@@ -19,6 +17,7 @@ from penstock.store.rows import definitions as definition_store
 from penstock.store.rows import instances as store
 from penstock.store.rows import search_attributes as attribute_store
 from penstock.store.rows.instances import BEYOND_ALL
+from penstock.wire.alike import alike
 
 ATTRIBUTES_MAX: Final = 5
 BULK_ID_MAX_CHARS: Final = 18
@@ -31,40 +30,14 @@ BY_CHANGE: Final = "changed"
 ORDERS: Final = (NEWEST, OLDEST, BY_KEY, BY_END, BY_CHANGE)
 """An index gives the first three: by the time of the start, and by business key. For the others those that match are
 sorted."""
+VERSION_MAX: Final = 2**31 - 1
 STATUSES = frozenset({"ACTIVE", "WAITING", "COMPLETED", "FAILED", "CANCELLED"})
 
 
-class InstanceFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which instances a list has: those with all that is given. ``status`` is one of the wire's; ``instance_key`` and
-    ``definition_version`` need the ``definition_id``. Of a business key the whole is given, or how it begins.
-    ``attributes`` are search attributes by their names; of numbers and times ``NAME.from`` is the least and ``NAME.to``
-    what they are below.
-    ``cause`` (the text of a failure; its ids and numbers may differ), ``step_id`` and ``error_contains`` (a part of the
-    error code or the reason) need the status FAILED, ``step_id`` a ``definition_id`` as well. ``delayed``: those that
-    have not begun; they are ACTIVE. ``blocked``: durable runs that no code could go on with so far; they are WAITING.
-    ``open``: those of a bulk operation (``bulk_id``) that have not ended. ``current_step_id``: open ones that stand on
-    this step; it needs a ``definition_id``. ``code``: runs of durable workflows. ``order``: one of `ORDERS`,
-    newest first without; ``ended`` and ``changed`` have the latest first."""
+class InstanceFilter(CountInstances, frozen=True, kw_only=True):
+    """Which instances a list has, as a request names them: those with all that is given. ``code``: runs of durable
+    workflows. ``order``: one of `ORDERS`, newest first without; ``ended`` and ``changed`` have the latest first."""
 
-    definition_id: str | None = None
-    status: str | None = None
-    business_key: str | None = None
-    instance_key: str | None = None
-    definition_version: int | None = None
-    cause: str | None = None
-    step_id: str | None = None
-    started_after: datetime | None = None
-    started_before: datetime | None = None
-    business_key_prefix: str | None = None
-    parent_instance_id: str | None = None
-    flow_key: str | None = None
-    attributes: Mapping[str, str] = {}
-    delayed: bool = False
-    blocked: bool = False
-    error_contains: str | None = None
-    bulk_id: str | None = None
-    open: bool = False
-    current_step_id: str | None = None
     code: bool = False
     order: str | None = None
 
@@ -77,6 +50,13 @@ class InstanceFilter(msgspec.Struct, frozen=True, kw_only=True):
     def by_time(self) -> bool:
         """Return whether it is sorted by a time that no index has."""
         return self.order in (BY_END, BY_CHANGE)
+
+
+def filter_of(ask: CountInstances) -> InstanceFilter:
+    """Return what a request asks for. Raises BadRequest."""
+    if not 0 <= (ask.definition_version or 0) <= VERSION_MAX:
+        raise BadRequest("definitionVersion: must be a version")
+    return alike(ask, InstanceFilter)
 
 
 def check_filter(wanted: InstanceFilter) -> None:

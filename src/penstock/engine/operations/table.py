@@ -7,6 +7,7 @@ anything.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from msgspec import structs
 
@@ -15,11 +16,12 @@ from penstock.engine.definitions.drafts import language
 from penstock.engine.engine import Engine
 from penstock.engine.instances.batches import BatchStart
 from penstock.engine.instances.definition_use import COUNTED_VERSIONS_MAX
+from penstock.engine.instances.instance_filter import filter_of
 from penstock.engine.instances.instances import AUDIT_PAGE_MAX
 from penstock.engine.operations import runs
 from penstock.engine.queues import queues
 from penstock.engine.repair.bulk_acts import rule_of
-from penstock.engine.requests.bound import Binding, Serve, bind, needed, part
+from penstock.engine.requests.bound import Binding, Serve, bind, needed, part, slice_of
 from penstock.engine.runs import forks, updates
 from penstock.engine.runs.runs import JOURNAL_PAGE_MAX
 from penstock.engine.schedules import declared, schedules
@@ -191,6 +193,11 @@ def _instances(engine: Engine) -> tuple[Binding, ...]:
             raise BadRequest("after: is needed, the id of an execution or `start`")
         return await engine.diagnosis.variables_after(ask.id, ask.after)
 
+    async def list_instances(ask: instances.ListInstances) -> Page[Instance]:
+        if (window := slice_of(ask)) is not None:
+            return await engine.instances.list_slice(filter_of(ask), *window)
+        return await engine.instances.list(filter_of(ask), ask.page or 0, ask.page_size or 0)
+
     async def list_executions(ask: instances.ListExecutions) -> Page[ShownExecution]:
         if ask.order != instances.NEWEST:
             raise BadRequest(f"order: must be {instances.NEWEST}, or be left out for all in order of entry")
@@ -198,6 +205,8 @@ def _instances(engine: Engine) -> tuple[Binding, ...]:
 
     return (
         bind(instances.GET_INSTANCE, lambda ask: engine.instances.get(ask.id, ask.wait_seconds or 0)),
+        bind(instances.LIST_INSTANCES, list_instances),
+        bind(instances.COUNT_INSTANCES, lambda ask: engine.instances.count(filter_of(ask))),
         bind(instances.GET_HISTORY, lambda ask: engine.instances.history(ask.id)),
         bind(instances.LIST_EXECUTIONS, list_executions),
         bind(
@@ -232,11 +241,20 @@ def _messages(engine: Engine) -> tuple[Binding, ...]:
 
 
 def _workers(engine: Engine) -> tuple[Binding, ...]:
+    async def list_jobs(ask: workers.ListJobs) -> Page[Any]:
+        if ask.status not in (None, workers.FAILED):
+            cursor, limit = slice_of(ask) or (None, 0)
+            return await engine.open_work.jobs(ask.status, ask.job_type, cursor, limit)
+        if (window := slice_of(ask)) is not None:
+            return await engine.jobs.failed_slice(*window, ask.job_type)
+        return await engine.jobs.failed(ask.page or 0, ask.page_size or 0, ask.job_type)
+
     return (
         bind(
             workers.LIST_WORKERS,
             lambda ask: engine.overview.workers(ask.cursor, part(ask.limit, WORKERS_MAX), ask.job_type),
         ),
+        bind(workers.LIST_JOBS, list_jobs),
         bind(workers.FORGET_CHECKPOINT, lambda ask: engine.attempts.forget_checkpoint(ask.id, ask.note)),
         bind(workers.LIST_JOB_TYPES, lambda _: engine.overview.job_types()),
         bind(workers.UNLOCK_JOB, lambda ask: engine.open_work.unlock(ask.id, ask.note)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct
 
@@ -25,6 +25,29 @@ Binding: TypeAlias = tuple[str, Serve]
 def bind(row: DeclaredOperation[Q, A], serve: Callable[[Q], Awaitable[A]]) -> Binding:
     """What serves the operation of a row."""
     return row.name, serve
+
+
+class Windowed(Protocol):
+    """A request for a list that is read by key, or by number."""
+
+    @property
+    def page(self) -> int | None: ...
+    @property
+    def page_size(self) -> int | None: ...
+    @property
+    def cursor(self) -> str | None: ...
+    @property
+    def limit(self) -> int | None: ...
+
+
+def slice_of(ask: Windowed) -> tuple[str | None, int] | None:
+    """``cursor`` and ``limit`` of a list that is read by key; None where pages are asked for. Raises BadRequest."""
+    if not ask.cursor and ask.limit is None:
+        return None
+    for name, value in (("page", ask.page), ("pageSize", ask.page_size)):
+        if value is not None:
+            raise BadRequest(f"{name}: can't be given with `cursor` or `limit`")
+    return ask.cursor or None, ask.limit or 0
 
 
 def part(limit: int | None, default: int = PART_ITEMS) -> int:
