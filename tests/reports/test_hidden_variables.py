@@ -224,6 +224,15 @@ def test_records_are_masked_within(payload: object, masked: object) -> None:
     assert json.loads(HIDER.mask(answer, HIDER.shape_of(row))) == {"items": [{"pos": "1", "payload": masked}]}
 
 
+def test_a_stack_trace_is_hidden_by_the_name_of_its_field() -> None:
+    attempts = next(operation for operation in OPERATIONS if operation.id == "listAttempts")
+    body = b'{"items":[{"attempt":1,"status":"FAILED","stackTrace":"at pay"},{"attempt":2,"status":"COMPLETED"}]}'
+    hider = Hider(Hiding(["stackTrace"]), KINDS_BY_NAME)
+    assert hider.mask(body, hider.shape_of(attempts)) == body.replace(b"at pay", b"***")
+    other = Hider(Hiding(["card*"]), KINDS_BY_NAME)
+    assert other.mask(body, other.shape_of(attempts)) == body
+
+
 def test_the_classes_of_all_answers_are_known() -> None:
     """Else nobody would look for variables in them."""
     text = json.dumps([[row.answer, list(row.also)] for row in OPERATIONS])

@@ -76,7 +76,7 @@ CALLS = (
     RowCall(instances.GET_INSTANCE, instances.GetInstance("{id}")),
     RowCall(instances.LIST_INSTANCES, instances.ListInstances(page=0, page_size=20)),
     RowCall(instances.GET_HISTORY, instances.GetHistory("{id}")),
-    calls.GetAttempts(execution_id="{id}"),
+    RowCall(instances.LIST_ATTEMPTS, instances.ListAttempts("{id}")),
     RowCall(workers.FORGET_CHECKPOINT, workers.ForgetCheckpoint("{id}", "n")),
     RowCall(instances.GET_AUDIT, instances.GetAudit("{id}")),
     RowCall(instances.LIST_SIGNALS, instances.ListSignals("{id}")),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
 from msgspec import Struct
 
 from penstock.api.operation import Body, DeclaredOperation, Rest
 from penstock.api.permission import Permission
 from penstock.wire.drafts import DraftCheck, ExpressionCheck, ExpressionLanguage, ExpressionVerdict
+from penstock.wire.simulation import SimulationRequest
 
 
 class ValidateDefinition(Struct, frozen=True):
@@ -69,4 +71,29 @@ CHECK_EXPRESSION: Final = DeclaredOperation(
     needs=Permission.VIEW,
     rest=Rest("POST", "/v1/expressions/check", body=Body(kind=ExpressionCheck)),
     errors=(400, 404, 413, 503),
+)
+SIMULATE: Final = DeclaredOperation(
+    name="simulate",
+    summary="Simulate a definition (addition)",
+    description=(
+        "Nothing is stored: each request has the definition and all moves so far. The engine's own rules make "
+        "them, on a clock that only they move. A move's `do` is `complete` (a job, a user task, what a call "
+        "started), `fail`, `cancel`, `signal`, `message`, `fire` (the timer of `index`, and all that are due "
+        "before), `advance` (by `seconds`, or to the next timer) or `retry`. `can` has the moves that are "
+        "possible now. The first `made` moves were made, and `stopped` says why the next was not. `test` is the "
+        "same as a file for pytest. A start that the definition refuses has `made` 0 and the reason in `stopped`."
+        " Limits: 500 moves, 1 s of computing (the test as long again), 64 MiB of variables that its steps write,"
+        " an answer of 1 MiB."
+    ),
+    tag="definitions",
+    request=SimulationRequest,
+    answer=msgspec.Raw,
+    needs=Permission.VIEW,
+    rest=Rest(
+        "POST",
+        "/v1/simulations",
+        body=Body(kind=SimulationRequest),
+        answer={"$ref": "#/components/schemas/SimulationView"},
+    ),
+    errors=(400, 413),
 )

@@ -20,6 +20,7 @@ from penstock.wire.model import (
     Instance,
     JournalRecord,
     KeptSignal,
+    RecordedAttempt,
     RunTree,
     StepExecution,
 )
@@ -110,6 +111,12 @@ class CancelInstance(Struct, frozen=True):
     reason: str | None = None
     force: bool = False
     compensate: bool = False
+
+
+class ListAttempts(Struct, frozen=True):
+    """Of which execution."""
+
+    execution_id: str
 
 
 class ListSignals(Struct, frozen=True):
@@ -387,6 +394,23 @@ CANCEL_INSTANCE: Final = DeclaredOperation(
     ),
     errors=(400, 404, 409),
     repeat=Repeat.IF_NOT_APPLIED,
+)
+LIST_ATTEMPTS: Final = DeclaredOperation(
+    name="listAttempts",
+    summary="List the attempts of a job (addition)",
+    description=(
+        "The newest 50, oldest first. An execution's id is its job's. `parameters` are the attempt's variables, "
+        "if the definition has `recordAttempts` or the job type is in `attempts_recorded_job_types`. `progress` "
+        "is the last report of its worker. A value larger than `attempt_record_max_bytes` has its size only. "
+        "Callers who may operate also get `stackTrace`. `console_hide_variables` with `stackTrace` hides it in "
+        "the console."
+    ),
+    tag="instances",
+    request=ListAttempts,
+    answer=list[RecordedAttempt],
+    needs=Permission.VIEW,
+    rest=Rest("GET", "/v1/executions/{id}/attempts", names={"execution_id": "id"}),
+    errors=(404,),
 )
 LIST_SIGNALS: Final = DeclaredOperation(
     name="listSignals",

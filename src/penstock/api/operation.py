@@ -84,6 +84,8 @@ class Body(Struct, frozen=True, kw_only=True):
     """Its class, where that is not made of the fields: the request itself, or one that has the fields' names."""
     schema: Mapping[str, Any] | None = None
     """How it is described, where its class says too little."""
+    not_xml: str = ""
+    """Why a body is refused whose header says that it is XML. Whatever else headers say is read as JSON."""
     noun: str = ""
     """What it is, where a field that it does not have is refused: "a schedule"."""
     name: str = ""
@@ -114,6 +116,8 @@ class Rest(Struct, frozen=True):
     """How long a parameter of the query may be, where it may be longer than a name."""
     answer: Mapping[str, Any] | None = None
     """How the answer is described, where its class says too little."""
+    answers: str = ""
+    """What the answer is, in words."""
     for_people: bool = False
     """Whether it is made for people: what is hidden from the console is masked for everybody."""
     by_hand: str = ""

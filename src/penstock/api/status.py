@@ -9,6 +9,7 @@ from msgspec import Struct
 from penstock.api.operation import SLICE, DeclaredOperation, Rest
 from penstock.api.permission import Permission
 from penstock.wire.failures import FailureList
+from penstock.wire.me import Me
 from penstock.wire.open_work import TimerView
 from penstock.wire.overview import EngineList, OverviewView
 from penstock.wire.page import Page
@@ -41,6 +42,10 @@ class ListTimers(Struct, frozen=True):
     kind: str | None = None
     limit: int | None = None
     cursor: str | None = None
+
+
+class GetMe(Struct, frozen=True):
+    """Whoever calls."""
 
 
 class ListSettings(Struct, frozen=True):
@@ -115,4 +120,14 @@ LIST_SETTINGS: Final = DeclaredOperation(
     answer=list[SettingView],
     needs=Permission.OPERATE,
     rest=Rest("GET", "/v1/settings"),
+)
+GET_ME: Final = DeclaredOperation(
+    name="me",
+    summary="Read who calls, and what they may do (addition)",
+    description="`can` has `view`, `operate`, `model`, `tasks`, `work`. `jobTypes`: work of these job types only.",
+    tag="service",
+    request=GetMe,
+    answer=Me,
+    needs=Permission.PROVED,
+    rest=Rest("GET", "/v1/me", answers="`can` holds `view`, `operate`, `model`, `tasks`, `work`."),
 )

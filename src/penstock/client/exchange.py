@@ -17,7 +17,6 @@ from penstock.client.operation import (
     CompleteJobs,
     FailJob,
     FailJobs,
-    GetAttempts,
     GetDefinition,
     HeartbeatJob,
     HeartbeatJobs,
@@ -41,7 +40,6 @@ from penstock.wire.model import (
     JobOutcome,
     Lease,
     LostJob,
-    RecordedAttempt,
 )
 from penstock.wire.page import Page
 
@@ -51,7 +49,6 @@ def exchange_for(operation: Operation[Any]) -> Exchange:
     return _EXCHANGES[type(operation)](operation)
 
 
-_read_attempts = list_reader("items", RecordedAttempt)
 _read_jobs = list_reader("jobs", Job)
 _read_lost = list_reader("lost", LostJob)
 _read_outcomes = list_reader("results", JobOutcome)
@@ -115,10 +112,6 @@ def _start_instance(operation: StartInstance) -> Exchange:
 def _start_instances(operation: StartInstances) -> Exchange:
     items = [start_body(item) | given(idempotencyKey=item.idempotency_key) for item in operation.items]
     return Exchange("POST", "/v1/instances/batch", _read_started, {"items": items})
-
-
-def _get_attempts(operation: GetAttempts) -> Exchange:
-    return Exchange("GET", f"/v1/executions/{quoted(operation.execution_id)}/attempts", _read_attempts)
 
 
 def _poll_jobs(operation: PollJobs) -> Exchange:
@@ -198,7 +191,6 @@ _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
     ListDefinitions: _list_definitions,
     StartInstance: _start_instance,
     StartInstances: _start_instances,
-    GetAttempts: _get_attempts,
     PollJobs: _poll_jobs,
     WaitLostJobs: _wait_lost_jobs,
     CompleteJob: _complete_job,

@@ -20,7 +20,6 @@ from penstock.client.encoding import optional_object
 from penstock.client.errors import ClientError, Conflict, NotFound, TimedOut, Unavailable
 from penstock.client.model import StartResult
 from penstock.client.operation import (
-    GetAttempts,
     InstanceFilters,
     StartInstance,
     StartInstances,
@@ -228,7 +227,7 @@ class InstanceCalls(RepairCalls):
         Raises:
             NotFound: no such execution.
         """
-        return await self.call(GetAttempts(execution_id=execution_id))
+        return await self.call(RowCall(api.LIST_ATTEMPTS, api.ListAttempts(execution_id)))
 
     async def get_audit(self, instance_id: str, *, limit: int | None = None) -> list[AuditRecord]:
         """List the first records of an instance's audit trail, oldest first; 1,000 at most.

@@ -26,7 +26,6 @@ from penstock.wire.model import (
     LostJob,
     Park,
     PollRequest,
-    RecordedAttempt,
     StartRequest,
 )
 from penstock.wire.page import Page
@@ -173,12 +172,6 @@ class InstanceFilters(TypedDict, total=False):
     delayed: bool
     blocked: bool
     order: str | None
-
-
-class GetAttempts(Operation[list[RecordedAttempt]], frozen=True):
-    """Read what the attempts of a job were given, told and gave."""
-
-    execution_id: str
 
 
 class PollJobs(Operation[list[Job]], frozen=True):

@@ -29,7 +29,6 @@ from penstock.rest.console import ConsoleFiles, prefers_page
 from penstock.rest.cors import Cors
 from penstock.rest.definitions import DefinitionRoutes
 from penstock.rest.docs import DocsRoutes
-from penstock.rest.drafts import DraftRoutes
 from penstock.rest.exchange import (
     CLIENT_GONE_STATUS,
     AsgiExchange,
@@ -53,8 +52,6 @@ from penstock.rest.hiding import Hider
 from penstock.rest.inline_handler import InlineCall, InlineRoutes, Wire
 from penstock.rest.instances import InstanceRoutes
 from penstock.rest.jobs import JobRoutes
-from penstock.rest.me import MeRoutes
-from penstock.rest.open_work import OpenWorkRoutes
 from penstock.rest.openapi import openapi_json
 from penstock.rest.operation import RestOperation, Route
 from penstock.rest.operations import KINDS_BY_NAME, LIVE, OPERATIONS
@@ -379,8 +376,7 @@ def _routes(engine: Engine, degraded: Callable[[], Sequence[str]], gate: Gate | 
     """All that are switched on."""
     handler_classes: list[object] = [
         DefinitionRoutes(engine), InstanceRoutes(engine), jobs, StartRoutes(engine),
-        DraftRoutes(engine), OpenWorkRoutes(engine),
-        HealthRoutes(engine, degraded), MeRoutes(),
+        HealthRoutes(engine, degraded),
         *([DocsRoutes(openapi_json)] if engine.settings.docs_enabled else []),
         SessionRoutes(gate),
         WatchRoutes(engine, gate),

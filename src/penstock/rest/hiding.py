@@ -18,6 +18,7 @@ from msgspec import inspect
 
 from penstock.engine.requests.hiding import Hiding
 from penstock.errors import BadRequest
+from penstock.log.masking import MASK as HIDDEN
 from penstock.loop.offload import run_sized
 from penstock.loop.taskless import need_task
 from penstock.rest.exchange import Reply, Scope
@@ -39,6 +40,9 @@ that are not hidden, what the request itself brought."""
 NESTED: Final = {("JournalRecord", "payload"): 4, ("RejectedMessage", "payload"): 1, ("RunTree", "views"): 1}
 """Free JSON that may be an object of variables, and may hold such objects, so many levels below: arguments, results,
 messages, answers, views of a run. A record by which a run continues holds what it shows by key, as text."""
+NAMED: Final = frozenset({("RecordedAttempt", "stackTrace")})
+"""Texts that a pattern hides by their own name."""
+_NOTHING: Final = (b"null", b'""')
 NAMING: Final = {"getRunView": "key"}
 """The parameter of a route that names the value which is asked for."""
 
@@ -51,6 +55,12 @@ class Free(NamedTuple):
     """The shape of free JSON; ``levels``: see `NESTED`."""
 
     levels: int = 0
+
+
+class Named(NamedTuple):
+    """The shape of a text that is hidden by the name of its field."""
+
+    name: str
 
 
 class Items(NamedTuple):
@@ -67,7 +77,7 @@ class Either(NamedTuple):
 
 Mask = Callable[[bytes, "Shape"], bytes]
 """JSON of a shape with a mask in place of each hidden value."""
-Shape = Free | Items | Either | Mapping[str, "Shape"] | Kind | None
+Shape = Free | Named | Items | Either | Mapping[str, "Shape"] | Kind | None
 """Where a value holds free JSON, by field; a class stands for its fields; None: nowhere."""
 
 
@@ -141,6 +151,8 @@ class Hider:
         if isinstance(shape, Free):
             data = self._hiding.mask(data)
             return self._mask_within(data, Free(shape.levels - 1)) if shape.levels else data
+        if isinstance(shape, Named):
+            return _encode(HIDDEN) if self._hiding.hides(shape.name) and data not in _NOTHING else data
         if isinstance(shape, Either):
             for one in shape.shapes:
                 data = self.mask(data, one)
@@ -206,7 +218,8 @@ def fields_of(kind: Kind) -> Mapping[str, Shape]:
         for field in cast(inspect.StructType, inspect.type_info(kind)).fields
         if field.encode_name not in NO_VARIABLES.get(kind.__name__, ())
     }
-    return {name: shape for name, shape in free.items() if shape is not None}
+    named = {name: Named(name) for of, name in NAMED if of == kind.__name__}
+    return {name: shape for name, shape in free.items() if shape is not None} | named
 
 
 def _shape_of_type(found: inspect.Type, place: tuple[str, str]) -> Shape:

@@ -21,9 +21,6 @@ from penstock.api import (
 from penstock.api.permission import Permission
 from penstock.engine.simulation.simulations import SimulationView
 from penstock.engine.status.watch import Changes
-from penstock.rest.drafts import DraftRoutes
-from penstock.rest.me import Me, MeRoutes
-from penstock.rest.open_work import OpenWorkRoutes
 from penstock.rest.operation import (
     BOOLEAN,
     CONSOLE_HEADER,
@@ -31,31 +28,23 @@ from penstock.rest.operation import (
     Kind,
     Parameter,
     RestOperation,
-    list_in,
     struct,
 )
 from penstock.rest.rows import route_of, routes_of
 from penstock.rest.sessions import CALLBACK, PlaceBody, SessionRoutes, SignInBegun, SignInWays, TokenBody
 from penstock.rest.watch import WatchRoutes
-from penstock.wire.model import RecordedAttempt
-from penstock.wire.simulation import SimulationRequest
+from penstock.wire.me import Me
 
 CONSOLE: Final = Parameter(CONSOLE_HEADER, "header", "Anything: pages of other origins can't send it.", required=True)
 KINDS_FOR_PEOPLE: Final[Sequence[Kind]] = (
-    Me, TokenBody, PlaceBody, SignInWays, SignInBegun, RecordedAttempt, Changes, SimulationRequest, SimulationView,
+    TokenBody, PlaceBody, SignInWays, SignInBegun, Changes, SimulationView,
 )  # fmt: skip
 FOR_PEOPLE: Final[Sequence[RestOperation]] = (
     route_of(tasks.LIST_TASKS),
     route_of(tasks.COUNT_TASKS),
     route_of(tasks.CLAIM_TASK),
     route_of(tasks.RELEASE_TASK),
-    RestOperation(
-        "GET", "/v1/me", MeRoutes.me, Permission.PROVED,
-        "me", "service", "Read who calls, and what they may do (addition)",
-        "`can` has `view`, `operate`, `model`, `tasks`, `work`. `jobTypes`: work of these job types only.",
-        answer=struct(Me),
-        answer_description="`can` holds `view`, `operate`, `model`, `tasks`, `work`.",
-    ),
+    route_of(status.GET_ME),
     RestOperation(
         "GET", "/v1/sessions/ways", SessionRoutes.ways, Permission.NONE,
         "signInWays", "service", "Read how people can sign in at the console (addition)",
@@ -126,19 +115,7 @@ FOR_PEOPLE: Final[Sequence[RestOperation]] = (
     route_of(drafts.VALIDATE_DEFINITION),
     route_of(drafts.GET_EXPRESSION_LANGUAGE),
     route_of(drafts.CHECK_EXPRESSION),
-    RestOperation(
-        "POST", "/v1/simulations", DraftRoutes.simulate, Permission.VIEW,
-        "simulate", "definitions", "Simulate a definition (addition)",
-        "Nothing is stored: each request has the definition and all moves so far. The engine's own rules make "
-        "them, on a clock that only they move. A move's `do` is `complete` (a job, a user task, what a call "
-        "started), `fail`, `cancel`, `signal`, `message`, `fire` (the timer of `index`, and all that are due "
-        "before), `advance` (by `seconds`, or to the next timer) or `retry`. `can` has the moves that are "
-        "possible now. The first `made` moves were made, and `stopped` says why the next was not. `test` is the "
-        "same as a file for pytest. A start that the definition refuses has `made` 0 and the reason in `stopped`."
-        " Limits: 500 moves, 1 s of computing (the test as long again), 64 MiB of variables that its steps write,"
-        " an answer of 1 MiB.",
-        body=struct(SimulationRequest), answer=struct(SimulationView), errors=(400, 413),
-    ),
+    route_of(drafts.SIMULATE),
     route_of(definitions.GET_IMPACT),
     route_of(workers.LIST_JOB_TYPES),
     *routes_of(queues),
@@ -146,16 +123,7 @@ FOR_PEOPLE: Final[Sequence[RestOperation]] = (
     *routes_of(declared),
     route_of(workers.UNLOCK_JOB),
     route_of(workers.FORGET_CHECKPOINT),
-    RestOperation(
-        "GET", "/v1/executions/{id}/attempts", OpenWorkRoutes.attempts, Permission.VIEW,
-        "listAttempts", "instances", "List the attempts of a job (addition)",
-        "The newest 50, oldest first. An execution's id is its job's. `parameters` are the attempt's variables, "
-        "if the definition has `recordAttempts` or the job type is in `attempts_recorded_job_types`. `progress` "
-        "is the last report of its worker. A value larger than `attempt_record_max_bytes` has its size only. "
-        "Callers who may operate also get `stackTrace`. `console_hide_variables` with `stackTrace` hides it in "
-        "the console.",
-        answer=list_in("items", RecordedAttempt), errors=(404,),
-    ),
+    route_of(instances.LIST_ATTEMPTS),
     route_of(status.LIST_TIMERS),
     route_of(status.LIST_SETTINGS),
 )  # fmt: skip

@@ -27,7 +27,7 @@ from penstock.engine.requests.payload import (
     given_variables,
     unknown_field,
 )
-from penstock.errors import BadRequest, NotFound
+from penstock.errors import BadRequest, NotFound, UnsupportedFormat
 from penstock.loop.offload import INLINE_MAX_BYTES, run_sized, take_turn
 from penstock.rest import codec
 from penstock.rest.exchange import Reply, text_header
@@ -86,6 +86,7 @@ def route_of(row: Row) -> RestOperation:
             for other in others
             if other.rest.status != rest.status and (answer := _answer_of(other)) is not None
         ],
+        answer_description=rest.answers or "Done.",
         waits=bool(row.holds),
         for_people=rest.for_people,
     )  # fmt: skip
@@ -180,6 +181,8 @@ def view_of(row: Row, bound: Mapping[str, Serve], limits: PayloadLimits, hiding:
     async def view(**path: str) -> Response:
         given = _outside_body(row, places, path, hiding)
         if read is not None:
+            if body is not None and body.not_xml and _is_xml(request.headers.get("Content-Type", "")):
+                raise UnsupportedFormat(body.not_xml)
             data = await body_of(request)
             given |= await run_sized(len(data), partial(read, data))
         asked = next((other for other in others if given.get(other.rest.when)), row)
@@ -190,6 +193,10 @@ def view_of(row: Row, bound: Mapping[str, Serve], limits: PayloadLimits, hiding:
         return respond(Reply(asked.rest.status, _text_of(asked, found)))
 
     return view
+
+
+def _is_xml(content_type: str) -> bool:
+    return "xml" in content_type.partition(";")[0].lower()
 
 
 def _text_of(row: Row, found: Any) -> bytes | None:

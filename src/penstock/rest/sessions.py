@@ -13,12 +13,12 @@ import msgspec
 from quart import Response, request
 
 from penstock.access.gate import Gate
+from penstock.access.me import me_of
 from penstock.access.sessions import OpenedSession
 from penstock.access.sign_in import SignIn
 from penstock.errors import BadRequest, Conflict, Forbidden, PenstockError, Unauthenticated
 from penstock.rest.codec import RequestBody, decoder
 from penstock.rest.exchange import NO_CONTENT, Reply, Scope
-from penstock.rest.me import me_of
 from penstock.rest.operation import CONSOLE_HEADER
 from penstock.rest.pages import is_at
 from penstock.rest.reading import body_of, query_text, respond

@@ -24,7 +24,6 @@ from penstock.client.operation import (
     CompleteJobs,
     FailJob,
     FailJobs,
-    GetAttempts,
     GetDefinition,
     HeartbeatJob,
     HeartbeatJobs,
@@ -171,5 +170,5 @@ _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], UnaryExchange]] = {
 }
 # Not in the contract's gRPC: kept as names so that a test can hold that every operation is in one list or the other.
 WITHOUT_FORM: tuple[type[Operation[Any]], ...] = (
-    GetAttempts, WaitLostJobs,
+    WaitLostJobs,
 )  # fmt: skip

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 from msgspec import structs
 
+from penstock.access.me import me
 from penstock.api import audit, batches, bulk, definitions, drafts, instances, messages, repair, status, tasks, workers
 from penstock.engine.definitions.drafts import language
 from penstock.engine.engine import Engine
@@ -33,11 +35,13 @@ from penstock.wire.alike import alike
 from penstock.wire.attention import AcknowledgeBody
 from penstock.wire.drafts import ExpressionLanguage
 from penstock.wire.edits import MigrationRequest, StepSkip, TokenMove, VariablesEdit
+from penstock.wire.me import Me
 from penstock.wire.model import Instance, Signal
 from penstock.wire.page import Page
 from penstock.wire.repair import ImpactView
 from penstock.wire.repair_v1 import GetImpactRequest, MigrateInstanceRequest, RetryInstanceRequest
 from penstock.wire.setting import SettingView
+from penstock.wire.simulation import SimulationRequest
 from penstock.wire.standing import ShownExecution, VariablesAsOf
 from penstock.wire.user_task import UserTask
 
@@ -174,6 +178,9 @@ def _definitions(engine: Engine) -> tuple[Binding, ...]:
 
 
 def _drafts(engine: Engine) -> tuple[Binding, ...]:
+    async def simulate(ask: SimulationRequest) -> msgspec.Raw:
+        return msgspec.Raw(await engine.simulations.simulate(ask))
+
     async def tell_language(_: object) -> ExpressionLanguage:
         return language()
 
@@ -183,6 +190,7 @@ def _drafts(engine: Engine) -> tuple[Binding, ...]:
             lambda ask: engine.drafts.validate(ask.document, with_reads=ask.reads),
         ),
         bind(drafts.GET_EXPRESSION_LANGUAGE, tell_language),
+        bind(drafts.SIMULATE, simulate),
         bind(drafts.CHECK_EXPRESSION, engine.drafts.check_expression),
     )
 
@@ -213,6 +221,7 @@ def _instances(engine: Engine) -> tuple[Binding, ...]:
             instances.CANCEL_INSTANCE,
             lambda ask: engine.instances.cancel(ask.id, ask.reason, force=ask.force, compensate=ask.compensate),
         ),
+        bind(instances.LIST_ATTEMPTS, lambda ask: engine.attempts.of(ask.execution_id)),
         bind(instances.LIST_SIGNALS, lambda ask: engine.tasks.buffered(ask.id)),
         bind(
             instances.GET_AUDIT,
@@ -302,6 +311,9 @@ def _tasks(engine: Engine) -> tuple[Binding, ...]:
 
 
 def _status(engine: Engine) -> tuple[Binding, ...]:
+    async def tell_caller(_: object) -> Me:
+        return me()
+
     async def list_settings(_: object) -> list[SettingView]:
         return settings_of(engine.settings)
 
@@ -311,4 +323,5 @@ def _status(engine: Engine) -> tuple[Binding, ...]:
         bind(status.LIST_ENGINES, lambda _: engine.overview.engines()),
         bind(status.LIST_TIMERS, lambda ask: engine.open_work.timers(ask.kind, ask.cursor, part(ask.limit))),
         bind(status.LIST_SETTINGS, list_settings),
+        bind(status.GET_ME, tell_caller),
     )
