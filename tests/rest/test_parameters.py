@@ -14,7 +14,6 @@ from penstock.rest.operation import RestOperation
 from penstock.rest.operations import OPERATIONS
 from tests.rest.scripted import Rest, ScriptedEngine
 
-OF_SLICE = {"cursor", "limit", "page", "pageSize"}
 ADDITIONS = [row for row in OPERATIONS if row.refuses_unknown_parameters]
 
 
@@ -41,7 +40,7 @@ def names_read(handler: Callable[..., Any]) -> set[str]:
         if inspect.isfunction(found := module.get(name)) and found is not handler
     ]
     found = set(re.findall(r"query_(?:text|number|flag|time|family)\(\s*request, \"([\w.*]+)\"", text))
-    return found.union(OF_SLICE if "query_slice(" in text else (), *map(names_read, helpers))
+    return found.union(*map(names_read, helpers))
 
 
 IGNORED = {"finishSignIn": {"session_state", "error", "error_description", "error_uri"}}

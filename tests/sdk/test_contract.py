@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from urllib.parse import unquote
 
 import msgspec
@@ -64,10 +65,10 @@ NOT_CALLED = {("GET", "/openapi.json"), ("GET", "/docs"), ("GET", "/healthz"), (
 
 CALLS = (
     calls.CheckReady(),
-    calls.UploadDefinition(document=b"{}"),
-    calls.GetDefinition(id="{id}"),
-    calls.GetDefinition(id="{id}", version=1),
-    calls.ListDefinitions(),
+    RowCall(definitions.UPLOAD_DEFINITION, definitions.UploadDefinition(b"{}")),
+    RowCall(definitions.GET_DEFINITION, definitions.GetDefinition("{id}"), dict[str, Any]),
+    RowCall(definitions.GET_DEFINITION_VERSION, definitions.GetDefinitionVersion("{id}", 1), dict[str, Any]),
+    RowCall(definitions.LIST_DEFINITIONS, definitions.ListDefinitions(page=0, page_size=20)),
     RowCall(definitions.ACTIVATE_VERSION, r.ActivateVersionRequest("{id}", 1)),
     RowCall(definitions.DELETE_DEFINITION, r.DeleteDefinitionRequest("{id}")),
     RowCall(definitions.GET_IMPACT, r.GetImpactRequest("{id}", 2)),

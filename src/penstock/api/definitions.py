@@ -1,12 +1,15 @@
-"""The operations on definitions. Those on their use only REST has: the console calls them."""
+"""The operations on definitions. Those on their use only REST has: the console calls them.
+
+`workflow.v1` has messages of its own to upload, read and list them, which are served and sent by hand.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 
-from penstock.api.operation import SLICE, Body, DeclaredOperation, Grpc, Repeat, Rest, nothing_in
+from penstock.api.operation import PAGE, SLICE, Body, DeclaredOperation, Grpc, Repeat, Rest, nothing_in
 from penstock.api.permission import Permission
 from penstock.wire import repair_v1 as w
 from penstock.wire.definition_use import DefinitionActivity, TokensView, VariablesInUse, VersionCounts, VersionView
@@ -17,6 +20,36 @@ from penstock.wire.repair import ImpactView
 _PATH: Final = "/v1/definitions/{id}"
 _SERVICE: Final = "/penstock.v1.Repair/"
 _ID: Final = {"definition_id": "id"}
+_DOCUMENT: Final = {"$ref": "#/components/schemas/Definition"}
+
+
+class UploadDefinition(Struct, frozen=True):
+    """JSON text."""
+
+    document: bytes
+
+
+class ListDefinitions(Struct, frozen=True):
+    """Of which definitions, and which part of the list."""
+
+    keyword: str | None = None
+    page: int | None = None
+    page_size: int | None = None
+    cursor: str | None = None
+    limit: int | None = None
+
+
+class GetDefinition(Struct, frozen=True):
+    """Which definition: its active version."""
+
+    id: str
+
+
+class GetDefinitionVersion(Struct, frozen=True):
+    """Which version of which definition."""
+
+    id: str
+    version: int
 
 
 class ListDefinitionActivity(Struct, frozen=True):
@@ -48,6 +81,63 @@ class ListVariables(Struct, frozen=True):
     id: str
 
 
+UPLOAD_DEFINITION: Final = DeclaredOperation(
+    name="uploadDefinition",
+    summary="Upload a definition",
+    description=(
+        "The same content for an id gives its existing version again. Changed content makes the next version. New"
+        " starts use the version that was uploaded last, also a former one (`active`), so an upload of the former"
+        " text rolls back. The answer names every problem. Any content type but XML is read as JSON."
+    ),
+    tag="definitions",
+    request=UploadDefinition,
+    answer=DefinitionSummary,
+    needs=Permission.MODEL,
+    rest=Rest(
+        "POST",
+        "/v1/definitions",
+        body=Body(field="document", schema=_DOCUMENT, not_xml="definitions are read as JSON, not as XML"),
+        status=201,
+    ),
+    errors=(400, 415),
+)
+LIST_DEFINITIONS: Final = DeclaredOperation(
+    name="listDefinitions",
+    summary="List the active versions",
+    tag="definitions",
+    request=ListDefinitions,
+    answer=Page[DefinitionSummary],
+    needs=Permission.VIEW,
+    rest=Rest(
+        "GET",
+        "/v1/definitions",
+        {"keyword": "In the id or the name, whatever its case.", **PAGE},
+        max_chars={"cursor": 3_000},
+    ),
+    errors=(400,),
+)
+GET_DEFINITION: Final = DeclaredOperation(
+    name="getDefinition",
+    summary="Read the active version",
+    description="The definition as it was uploaded, with `version`.",
+    tag="definitions",
+    request=GetDefinition,
+    answer=Raw,
+    needs=Permission.VIEW,
+    rest=Rest("GET", _PATH, answer=_DOCUMENT),
+    errors=(404,),
+)
+GET_DEFINITION_VERSION: Final = DeclaredOperation(
+    name="getDefinitionVersion",
+    summary="Read a version",
+    description="The definition as it was uploaded, with `version`.",
+    tag="definitions",
+    request=GetDefinitionVersion,
+    answer=Raw,
+    needs=Permission.VIEW,
+    rest=Rest("GET", _PATH + "/versions/{number}", names={"version": "number"}, answer=_DOCUMENT),
+    errors=(404,),
+)
 ACTIVATE_VERSION: Final = DeclaredOperation(
     name="activateVersion",
     summary="Activate a version for new starts (addition)",
@@ -99,7 +189,7 @@ GET_IMPACT: Final = DeclaredOperation(
         "POST",
         _PATH + "/impact",
         {"version": "One that was uploaded; 0, or none: the latest."},
-        Body(field="definition", schema={"$ref": "#/components/schemas/Definition"}, required=False),
+        Body(field="definition", schema=_DOCUMENT, required=False),
         names=_ID,
         id="impact",
     ),

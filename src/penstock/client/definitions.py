@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import anyio.to_thread
 
 from penstock.api import definitions as api
-from penstock.client.call import RowCall
+from penstock.client.call import RowCall, pages_of
 from penstock.client.caller import Caller
-from penstock.client.operation import (
-    GetDefinition,
-    ListDefinitions,
-    ListWindow,
-    UploadDefinition,
-)
 from penstock.client.validation import Document, check, document_of
 from penstock.wire import repair_v1 as w
 from penstock.wire.model import DefinitionSummary
@@ -48,7 +42,7 @@ class DefinitionCalls(Caller):
                 check(document)
             else:
                 await anyio.to_thread.run_sync(check, document)
-        return await self.call(UploadDefinition(document=document))
+        return await self.call(RowCall(api.UPLOAD_DEFINITION, api.UploadDefinition(document)))
 
     async def get_definition(self, definition_id: str, version: int | None = None) -> dict[str, Any]:
         """Return the definition as JSON, with its ``version``; the active one by default.
@@ -58,7 +52,12 @@ class DefinitionCalls(Caller):
         Raises:
             NotFound: no such definition or version.
         """
-        return await self.call(GetDefinition(id=definition_id, version=version))
+        if version is None:
+            found = await self.call(RowCall(api.GET_DEFINITION, api.GetDefinition(definition_id), dict[str, Any]))
+        else:
+            wanted = api.GetDefinitionVersion(definition_id, version)
+            found = await self.call(RowCall(api.GET_DEFINITION_VERSION, wanted, dict[str, Any]))
+        return cast("dict[str, Any]", found)  # what is read of the text, as `part` says
 
     async def activate_version(self, definition_id: str, version: int) -> DefinitionSummary:
         """Let new starts use a version: those of schedules, calls and chains that name none, too. Instances that are
@@ -109,8 +108,8 @@ class DefinitionCalls(Caller):
 
         ``page``, ``limit`` and ``cursor`` as with ``list_instances``.
         """
-        window = ListWindow(page=page, page_size=page_size, cursor=cursor, limit=limit)
-        return await self.call(ListDefinitions(keyword=keyword, window=window))
+        wanted = api.ListDefinitions(keyword, *pages_of(page, page_size, cursor, limit), cursor, limit)
+        return await self.call(RowCall(api.LIST_DEFINITIONS, wanted))
 
 
 async def _read(definition: Document) -> bytes:

@@ -17,23 +17,18 @@ from penstock.client.operation import (
     CompleteJobs,
     FailJob,
     FailJobs,
-    GetDefinition,
     HeartbeatJob,
     HeartbeatJobs,
-    ListDefinitions,
-    ListWindow,
     Operation,
     ParkJob,
     PollJobs,
     ReleaseJobs,
     StartInstance,
     StartInstances,
-    UploadDefinition,
     WaitLostJobs,
 )
 from penstock.wire.model import (
     Completion,
-    DefinitionSummary,
     Failure,
     Instance,
     Job,
@@ -41,7 +36,6 @@ from penstock.wire.model import (
     Lease,
     LostJob,
 )
-from penstock.wire.page import Page
 
 
 def exchange_for(operation: Operation[Any]) -> Exchange:
@@ -54,16 +48,7 @@ _read_lost = list_reader("lost", LostJob)
 _read_outcomes = list_reader("results", JobOutcome)
 _read_started = list_reader("results", StartResult)
 _read_instance = reader(Instance)
-_read_summary = reader(DefinitionSummary)
-_read_document = reader(dict[str, Any])
-_read_summaries = reader(Page[DefinitionSummary])
 _read_lease = reader(Lease)
-
-
-def _window(window: ListWindow) -> dict[str, str | int | None]:
-    if window.by_key:
-        return {"cursor": window.cursor, "limit": window.limit}
-    return {"page": window.page, "pageSize": window.page_size}
 
 
 def _completion_body(item: Completion) -> dict[str, object]:
@@ -84,22 +69,6 @@ def _failure_body(item: Failure) -> dict[str, object]:
 
 def _check_ready(_operation: CheckReady) -> Exchange:
     return Exchange("GET", "/readyz", nothing)
-
-
-def _upload_definition(operation: UploadDefinition) -> Exchange:
-    return Exchange("POST", "/v1/definitions", _read_summary, operation.document)
-
-
-def _get_definition(operation: GetDefinition) -> Exchange:
-    path = f"/v1/definitions/{quoted(operation.id)}"
-    if operation.version is not None:
-        path += f"/versions/{operation.version}"
-    return Exchange("GET", path, _read_document)
-
-
-def _list_definitions(operation: ListDefinitions) -> Exchange:
-    query = {"keyword": operation.keyword, **_window(operation.window)}
-    return Exchange("GET", "/v1/definitions", _read_summaries, query=query)
 
 
 def _start_instance(operation: StartInstance) -> Exchange:
@@ -186,9 +155,6 @@ def _release_jobs(operation: ReleaseJobs) -> Exchange:
 
 _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], Exchange]] = {
     CheckReady: _check_ready,
-    UploadDefinition: _upload_definition,
-    GetDefinition: _get_definition,
-    ListDefinitions: _list_definitions,
     StartInstance: _start_instance,
     StartInstances: _start_instances,
     PollJobs: _poll_jobs,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Generic, Protocol, TypedDict, TypeVar
+from typing import Generic, Protocol, TypedDict, TypeVar
 
 import msgspec
 
@@ -16,7 +16,6 @@ from penstock.api.operation import Repeat
 from penstock.client.model import StartResult
 from penstock.wire.model import (
     Completion,
-    DefinitionSummary,
     Failure,
     Instance,
     Job,
@@ -28,7 +27,6 @@ from penstock.wire.model import (
     PollRequest,
     StartRequest,
 )
-from penstock.wire.page import Page
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
@@ -71,42 +69,8 @@ class Transport(Protocol):
         ...
 
 
-class ListWindow(msgspec.Struct, frozen=True, kw_only=True):
-    """Which part of a list: a page, or with ``limit`` what comes after ``cursor``."""
-
-    page: int = 0
-    page_size: int = 20
-    cursor: str | None = None
-    limit: int | None = None
-
-    @property
-    def by_key(self) -> bool:
-        """Return whether it is read by cursor and limit."""
-        return self.limit is not None or self.cursor is not None
-
-
 class CheckReady(Operation[None], frozen=True):
     """Ask whether the engine is ready; Unavailable when it is not."""
-
-
-class UploadDefinition(Operation[DefinitionSummary], frozen=True):
-    """Upload a definition (JSON). The same content again gives the version that exists."""
-
-    document: bytes
-
-
-class GetDefinition(Operation[dict[str, Any]], frozen=True):
-    """Read a definition back; version None is the latest."""
-
-    id: str
-    version: int | None = None
-
-
-class ListDefinitions(Operation[Page[DefinitionSummary]], frozen=True):
-    """List the latest versions."""
-
-    keyword: str | None = None
-    window: ListWindow = ListWindow()
 
 
 class StartInstance(Operation[Instance], frozen=True):

@@ -27,7 +27,6 @@ from penstock.loop.taskless import need_task
 from penstock.rest.console import PATH as CONSOLE
 from penstock.rest.console import ConsoleFiles, prefers_page
 from penstock.rest.cors import Cors
-from penstock.rest.definitions import DefinitionRoutes
 from penstock.rest.docs import DocsRoutes
 from penstock.rest.exchange import (
     CLIENT_GONE_STATUS,
@@ -375,7 +374,7 @@ class RestApp:
 def _routes(engine: Engine, degraded: Callable[[], Sequence[str]], gate: Gate | None, jobs: JobRoutes) -> list[Route]:
     """All that are switched on."""
     handler_classes: list[object] = [
-        DefinitionRoutes(engine), InstanceRoutes(engine), jobs, StartRoutes(engine),
+        InstanceRoutes(engine), jobs, StartRoutes(engine),
         HealthRoutes(engine, degraded),
         *([DocsRoutes(openapi_json)] if engine.settings.docs_enabled else []),
         SessionRoutes(gate),

@@ -28,7 +28,6 @@ from penstock.api import (
 from penstock.api.permission import Permission
 from penstock.engine.instances.views import InstanceSummary, Whereabouts
 from penstock.rest.codec import WatchBody
-from penstock.rest.definitions import DefinitionRoutes
 from penstock.rest.docs import DocsRoutes
 from penstock.rest.health import LIVE_PATH, HealthRoutes, Readiness
 from penstock.rest.instances import InstanceRoutes
@@ -51,7 +50,6 @@ from penstock.rest.starts import StartRoutes
 from penstock.wire.model import (
     Branch,
     Completion,
-    DefinitionSummary,
     FailedJob,
     Failure,
     Heartbeat,
@@ -168,7 +166,7 @@ BODIES: Final[Mapping[str, tuple[type[msgspec.Struct], Sequence[str]]]] = {
 """Nouns without the fields that stand elsewhere: the job in the path, the worker of a batch, the key in the header."""
 KINDS: Final[Sequence[Kind]] = (
     PollRequest, WatchBody, Completion, Failure, Heartbeat, JobRef, Park, StartRequest,
-    DefinitionSummary, Page[DefinitionSummary], Instance, Page[Instance], InstanceSummary,
+    Instance, Page[Instance], InstanceSummary,
     Whereabouts, Page[InstanceSummary], Branch, RejectedMessage, RunTree, StartResult, Job, LostJob,
     Lease, JobOutcome, HeartbeatOutcome, Page[FailedJob], Readiness,
     Page[OpenJobView], *KINDS_FOR_PEOPLE,
@@ -178,34 +176,12 @@ KINDS_BY_NAME: Final[Mapping[str, Kind]] = {name_of(kind): kind for kind in KIND
 
 OPERATIONS: Final[Sequence[RestOperation]] = (
     # -- definitions
-    RestOperation(
-        "POST", "/v1/definitions", DefinitionRoutes.upload, Permission.MODEL,
-        "uploadDefinition", "definitions", "Upload a definition",
-        "The same content for an id gives its existing version again. Changed content makes the next version. New"
-        " starts use the version that was uploaded last, also a former one (`active`), so an upload of the former"
-        " text rolls back. The answer names every problem. Any content type but XML is read as JSON.",
-        body=ref("Definition"), status=201, answer=struct(DefinitionSummary), errors=(400, 415),
-    ),
-    RestOperation(
-        "GET", "/v1/definitions", DefinitionRoutes.list, Permission.VIEW,
-        "listDefinitions", "definitions", "List the active versions",
-        parameters=(Parameter("keyword", "query", "In the id or the name, whatever its case."), *PAGE),
-        answer=struct(Page[DefinitionSummary]), errors=(400,),
-    ),
-    RestOperation(
-        "GET", "/v1/definitions/{id}", DefinitionRoutes.get, Permission.VIEW,
-        "getDefinition", "definitions", "Read the active version",
-        "The definition as it was uploaded, with `version`.",
-        answer=ref("Definition"), errors=(404,),
-    ),
+    route_of(definitions.UPLOAD_DEFINITION),
+    route_of(definitions.LIST_DEFINITIONS),
+    route_of(definitions.GET_DEFINITION),
     route_of(definitions.ACTIVATE_VERSION),
     route_of(definitions.DELETE_DEFINITION),
-    RestOperation(
-        "GET", "/v1/definitions/{id}/versions/{number}", DefinitionRoutes.get_version, Permission.VIEW,
-        "getDefinitionVersion", "definitions", "Read a version",
-        "The definition as it was uploaded, with `version`.",
-        answer=ref("Definition"), errors=(404,),
-    ),
+    route_of(definitions.GET_DEFINITION_VERSION),
     # -- instances
     RestOperation(
         "POST", "/v1/instances", StartRoutes.start, Permission.OPERATE,

@@ -9,7 +9,7 @@ from urllib.parse import unquote_to_bytes
 
 from quart import Request, Response
 
-from penstock.engine.requests.paging import CURSOR_MAX_CHARS, NAME_MAX_CHARS
+from penstock.engine.requests.paging import NAME_MAX_CHARS
 from penstock.engine.requests.payload import check_text
 from penstock.errors import BadRequest
 from penstock.rest.exchange import Reply, Scope
@@ -87,16 +87,6 @@ def query_whole(request: Request, name: str) -> int | None:
     if _WHOLE.fullmatch(value) is None:
         raise BadRequest(f"{name}: must be a whole number")
     return int(value)
-
-
-def query_slice(request: Request) -> tuple[str | None, int] | None:
-    """``cursor`` and ``limit`` of a list that is read by key; None where pages are asked for. Raises BadRequest."""
-    if not (_given(request, "cursor") or _given(request, "limit")):
-        return None
-    for name in ("page", "pageSize"):
-        if _given(request, name):
-            raise BadRequest(f"{name}: can't be given with `cursor` or `limit`")
-    return query_text(request, "cursor", CURSOR_MAX_CHARS), query_number(request, "limit")
 
 
 def query_time(request: Request, name: str) -> datetime | None:

@@ -8,12 +8,13 @@ way out, and comes rounded on the way in. What neither service has, is a ``NotOv
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
+from penstock.api import definitions as api
 from penstock.client.call import RowCall
 from penstock.client.errors import NotOverGrpc, Unavailable
 from penstock.client.grpc import jobs
-from penstock.client.grpc.call_exchange import exchange_of
+from penstock.client.grpc.call_exchange import check_numbers, exchange_of
 from penstock.client.grpc.definitions import document_of, message_of
 from penstock.client.grpc.unary import ENGINE, WORKER, UnaryExchange
 from penstock.client.grpc.values import int32, only, start_message, there
@@ -24,30 +25,25 @@ from penstock.client.operation import (
     CompleteJobs,
     FailJob,
     FailJobs,
-    GetDefinition,
     HeartbeatJob,
     HeartbeatJobs,
-    ListDefinitions,
-    ListWindow,
     Operation,
     ParkJob,
     PollJobs,
     ReleaseJobs,
     StartInstance,
     StartInstances,
-    UploadDefinition,
     WaitLostJobs,
 )
 from penstock.wire import penstock_v1 as w
 from penstock.wire import workflow_v1 as m
+from penstock.wire.alike import alike
 from penstock.wire.grpc_health import HealthCheckRequest, HealthCheckResponse, ServingStatus
 from penstock.wire.model import (
     DefinitionSummary,
     Instance,
 )
 from penstock.wire.page import Page
-
-T = TypeVar("T")
 
 
 def exchange_for(operation: Operation[Any]) -> UnaryExchange:
@@ -63,16 +59,6 @@ def exchange_for(operation: Operation[Any]) -> UnaryExchange:
     return make(operation)
 
 
-def _window(window: ListWindow) -> dict[str, Any]:
-    if window.by_key:
-        return {"cursor": window.cursor or "", "limit": int32(window.limit, "limit")}
-    return {"page": int32(window.page, "page"), "page_size": int32(window.page_size, "page_size")}
-
-
-def _page(items: list[T], answer: m.ListDefinitionsResponse) -> Page[T]:
-    return Page(items=items, total=answer.total, next=answer.next or None)
-
-
 # ---------------------------------------------------------------------------------------------- definitions
 
 
@@ -85,8 +71,8 @@ def _read_ready(answer: HealthCheckResponse) -> None:
         raise Unavailable("the engine is not ready", maybe_applied=False)
 
 
-def _upload_definition(operation: UploadDefinition) -> UnaryExchange:
-    message = message_of(operation.document)
+def _upload_definition(ask: api.UploadDefinition) -> UnaryExchange:
+    message = message_of(ask.document)
 
     def read(answer: m.UploadDefinitionResponse) -> DefinitionSummary:
         return DefinitionSummary(
@@ -102,8 +88,9 @@ def _upload_definition(operation: UploadDefinition) -> UnaryExchange:
     return UnaryExchange(f"{ENGINE}UploadDefinition", request, m.UploadDefinitionResponse, read)
 
 
-def _get_definition(operation: GetDefinition) -> UnaryExchange:
-    request = m.GetDefinitionRequest(operation.id, int32(operation.version, "version"))
+def _get_definition(ask: api.GetDefinition | api.GetDefinitionVersion) -> UnaryExchange:
+    version = ask.version if isinstance(ask, api.GetDefinitionVersion) else 0
+    request = m.GetDefinitionRequest(ask.id, int32(version, "version"))
     return UnaryExchange(f"{ENGINE}GetDefinition", request, m.GetDefinitionResponse, _read_definition)
 
 
@@ -111,8 +98,9 @@ def _read_definition(answer: m.GetDefinitionResponse) -> dict[str, Any]:
     return document_of(there(answer.definition))
 
 
-def _list_definitions(operation: ListDefinitions) -> UnaryExchange:
-    request = m.ListDefinitionsRequest(operation.keyword or "", **_window(operation.window))
+def _list_definitions(ask: api.ListDefinitions) -> UnaryExchange:
+    request = alike(ask, m.ListDefinitionsRequest)
+    check_numbers(request, "workflow.v1")
     return UnaryExchange(f"{ENGINE}ListDefinitions", request, m.ListDefinitionsResponse, _read_definitions)
 
 
@@ -121,7 +109,21 @@ def _read_definitions(answer: m.ListDefinitionsResponse) -> Page[DefinitionSumma
         DefinitionSummary(id=item.id, version=item.version, name=item.name, description=item.description or None)
         for item in answer.definitions
     ]
-    return _page(items, answer)
+    return Page(items=items, total=answer.total, next=answer.next or None)
+
+
+ADAPTED: dict[str, Callable[[Any], UnaryExchange]] = {
+    api.UPLOAD_DEFINITION.name: _upload_definition,
+    api.GET_DEFINITION.name: _get_definition,
+    api.GET_DEFINITION_VERSION.name: _get_definition,
+    api.LIST_DEFINITIONS.name: _list_definitions,
+}
+"""Rows whose messages in `workflow.v1` are not made of the row."""
+
+
+def _of_row(call: RowCall[Any, Any]) -> UnaryExchange:
+    adapted = ADAPTED.get(call.row.name)
+    return exchange_of(call) if adapted is None else adapted(call.request)
 
 
 # ---------------------------------------------------------------------------------------------- instances
@@ -152,9 +154,6 @@ def _read_started(answer: w.StartInstancesResponse) -> list[StartResult]:
 
 _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], UnaryExchange]] = {
     CheckReady: _check_ready,
-    UploadDefinition: _upload_definition,
-    GetDefinition: _get_definition,
-    ListDefinitions: _list_definitions,
     StartInstance: _start_instance,
     StartInstances: _start_instances,
     PollJobs: jobs.poll_jobs,
@@ -166,7 +165,7 @@ _EXCHANGES: dict[type[Operation[Any]], Callable[[Any], UnaryExchange]] = {
     FailJobs: jobs.fail_jobs,
     ParkJob: jobs.park_job,
     ReleaseJobs: jobs.release_jobs,
-    RowCall: exchange_of,
+    RowCall: _of_row,
 }
 # Not in the contract's gRPC: kept as names so that a test can hold that every operation is in one list or the other.
 WITHOUT_FORM: tuple[type[Operation[Any]], ...] = (

@@ -36,7 +36,7 @@ from penstock.wire.attention import AcknowledgeBody
 from penstock.wire.drafts import ExpressionLanguage
 from penstock.wire.edits import MigrationRequest, StepSkip, TokenMove, VariablesEdit
 from penstock.wire.me import Me
-from penstock.wire.model import Instance, Signal
+from penstock.wire.model import DefinitionSummary, Instance, Signal
 from penstock.wire.page import Page
 from penstock.wire.repair import ImpactView
 from penstock.wire.repair_v1 import GetImpactRequest, MigrateInstanceRequest, RetryInstanceRequest
@@ -146,12 +146,32 @@ def _audit(engine: Engine) -> tuple[Binding, ...]:
 
 
 def _definitions(engine: Engine) -> tuple[Binding, ...]:
+    async def list_definitions(ask: definitions.ListDefinitions) -> Page[DefinitionSummary]:
+        if (window := slice_of(ask)) is not None:
+            return await engine.definitions.list_slice(ask.keyword, *window)
+        return await engine.definitions.list(ask.keyword, ask.page or 0, ask.page_size or 0)
+
+    async def upload(ask: definitions.UploadDefinition) -> DefinitionSummary:
+        document = ask.document
+        return await engine.definitions.upload(await engine.definitions.parse(lambda: document, len(document)))
+
+    async def get(id: str, *version: int) -> msgspec.Raw:
+        """Return it as it was given, with its version: uploading it again gives the same version again."""
+        stored = await engine.definitions.get(id, *version)
+        content = stored.definition.content
+        assert content.endswith("}")
+        return msgspec.Raw(f'{content[:-1]},"version":{stored.version}}}'.encode())
+
     async def impact(ask: GetImpactRequest) -> ImpactView:
         body = ask.definition
         definition = await engine.definitions.parse(lambda: body, len(body)) if body else None
         return await engine.impact.of(ask.definition_id, ask.version or 0, definition)
 
     return (
+        bind(definitions.UPLOAD_DEFINITION, upload),
+        bind(definitions.LIST_DEFINITIONS, list_definitions),
+        bind(definitions.GET_DEFINITION, lambda ask: get(ask.id)),
+        bind(definitions.GET_DEFINITION_VERSION, lambda ask: get(ask.id, ask.version)),
         bind(
             definitions.ACTIVATE_VERSION,
             lambda ask: engine.definitions.activate(
