@@ -22,6 +22,7 @@ from penstock.access.tokens import KnownToken, make_token
 from penstock.api.permission import Permission
 from penstock.rest.operations import OPERATIONS
 from penstock.rpc.problems import status_of
+from penstock.rpc.rows import Rows
 from penstock.rpc.server import GrpcServer
 from penstock.rpc.service import WorkflowEngine
 from penstock.rpc.worker_service import WorkerService
@@ -184,7 +185,7 @@ class Gated:
 @pytest.fixture
 async def gated(driver: Driver) -> AsyncGenerator[Gated]:
     gate = make_gate(grants={"worker": "worker(work)"})
-    services = [WorkflowEngine(driver.engine), WorkerService(driver.engine)]
+    services = [WorkflowEngine(driver.engine), WorkerService(driver.engine), Rows(driver.engine)]
     with trio.fail_after(60):
         async with connected(GrpcServer(services, status_of=status_of, gate=gate)) as client:
             yield Gated(gate, client)

@@ -9,11 +9,13 @@ import pytest
 from quart_trio import QuartTrio
 
 from penstock.access import table
-from penstock.api import ROUTED, ROWS, definitions
+from penstock.api import ROUTED, ROWS, definitions, instances
 from penstock.api.operation import Body, DeclaredOperation, Rest, Where
 from penstock.api.permission import Permission
 from penstock.client.call import RowCall
+from penstock.client.errors import NotOverGrpc
 from penstock.client.exchange import exchange_for
+from penstock.client.grpc import exchange as grpc_exchange
 from penstock.engine.operations.table import bound_operations
 from penstock.errors import NotFound
 from penstock.rest.operations import OPERATIONS
@@ -28,7 +30,7 @@ from tests.rest.scripted import ScriptedEngine
 
 ROUTES_LEFT = 23
 METHODS_LEFT = {
-    "workflow.v1.WorkflowEngine": 7, "penstock.v1.Worker": 8,
+    "workflow.v1.WorkflowEngine": 7, "penstock.v1.Worker": 1,
     "grpc.health.v1.Health": 2, "grpc.reflection.v1.ServerReflection": 1, "grpc.reflection.v1alpha.ServerReflection": 1,
 }  # fmt: skip
 """Those that no row has yet, by service. Only ever fewer, but for Runs, which is gRPC's alone: a new operation begins
@@ -62,6 +64,35 @@ def test_a_route_has_a_row_or_is_left() -> None:
     assert sum(served.id not in made for served in OPERATIONS) == ROUTES_LEFT
 
 
+def test_a_route_with_a_handler_of_its_own_says_why_in_its_row() -> None:
+    by_hand = {row.name: row for row in ROUTED if row.rest.by_hand}
+    assert sorted(by_hand) == [
+        "completeJobs", "failJobs", "heartbeatJobs", "listInstances", "releaseJobs", "startInstances",
+    ]  # fmt: skip
+    for served in OPERATIONS:
+        if (row := by_hand.get(served.id)) is not None:
+            assert served.handler is not None
+            assert (served.method, served.path, served.needs) == (row.rest.method, row.rest.path, row.needs)
+
+
+def test_a_filter_that_a_message_has_no_place_for_is_refused_over_grpc() -> None:
+    assert instances.LIST_INSTANCES.grpc is not None
+    assert {"cause", "bulk_id", "attributes", "open"} <= {*instances.LIST_INSTANCES.grpc.lacks}
+    known = {
+        "definition_id",
+        "status",
+        "business_key",
+        "instance_key",
+        "delayed",
+        "blocked",
+        "current_step_id",
+        "order",
+    }
+    assert known.isdisjoint(instances.LIST_INSTANCES.grpc.lacks)
+    with pytest.raises(NotOverGrpc, match="ListInstances has no `cause` in gRPC"):
+        grpc_exchange.exchange_for(RowCall(instances.LIST_INSTANCES, instances.ListInstances(cause="c")))
+
+
 def test_a_method_has_a_row_or_is_left() -> None:
     made = {grpc.method for row in ROWS for grpc in row.methods}
     assert set(Rows(ScriptedEngine()).__mapping__()) == made  # type: ignore[arg-type]  # scripted
@@ -87,7 +118,7 @@ def test_each_field_of_a_request_goes_over_both_wires(row: DeclaredOperation[msg
         assert sent | set(row.grpc.headers) == set(row.request.__struct_fields__)
 
 
-@pytest.mark.parametrize("row", ROUTED, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", [row for row in ROUTED if not row.rest.by_hand], ids=lambda row: row.name)
 async def test_what_rest_leaves_out_has_the_default_that_grpc_gives_it(
     row: DeclaredOperation[msgspec.Struct, object],
 ) -> None:

@@ -496,7 +496,8 @@ async def test_an_over_deep_struct_is_invalid_and_harmless(driver: Driver, grpc:
     [b"\xff", b"\x0a\xff\xff\xff\xff\x0f", b"\x0a\x05ab", b"\x0a\x02\xff\xfe", b"\x0b" * 500, b"\x0a\x80" * 50],
 )
 async def test_no_bytes_at_any_method_do_more_than_fail(grpc: Served, body: bytes) -> None:
-    for path in {**WorkflowEngine(grpc.engine).__mapping__(), **WorkerService(grpc.engine).__mapping__()}:
+    paths = {**WorkflowEngine(grpc.engine).__mapping__(), **WorkerService(grpc.engine).__mapping__()}
+    for path in [*paths, *(path for path in Rows(grpc.engine).__mapping__() if path.startswith(WORKER))]:
         with pytest.raises(CallFailed) as failed:
             await grpc.bytes(path, body, m.CompleteJobResponse)
         assert failed.value.status is Status.INVALID_ARGUMENT, path

@@ -16,6 +16,7 @@ from penstock.api import (
     definitions,
     drafts,
     instances,
+    jobs,
     messages,
     queues,
     repair,
@@ -31,13 +32,13 @@ from penstock.api.operation import DeclaredOperation, Row
 
 __all__ = [
     "ROUTED", "ROWS", "DeclaredOperation", "Row", "audit", "batches", "bulk", "declared", "definitions", "drafts",
-    "instances", "messages", "queues", "repair", "rows_of", "runs", "schedules", "sql_requests", "status", "tasks",
-    "updates", "workers",
+    "instances", "jobs", "messages", "queues", "repair", "rows_of", "runs", "schedules", "sql_requests", "status",
+    "tasks", "updates", "workers",
 ]  # fmt: skip
 
 NOUNS: Final = (
-    queues, schedules, batches, bulk, repair, audit, definitions, drafts, instances, messages, workers, tasks, status,
-    sql_requests, updates, runs, declared,
+    queues, schedules, batches, bulk, repair, audit, definitions, drafts, instances, jobs, messages, workers, tasks,
+    status, sql_requests, updates, runs, declared,
 )  # fmt: skip
 
 

@@ -150,6 +150,8 @@ class Grpc(Struct, frozen=True):
     cleaned: tuple[str, ...] = ()
     elsewhere: bool = False
     """Whether the method is served otherwise than this row says: by hand, as it takes many, or as another row says."""
+    as_is: bool = False
+    """Whether the request is read as it comes: the engine's method looks itself what is empty, item by item."""
     headers: Mapping[str, str] = {}
     """The fields that are sent as metadata, and their names there."""
     needed: tuple[str, ...] | None = None

@@ -385,7 +385,7 @@ def _routes(engine: Engine, degraded: Callable[[], Sequence[str]], gate: Gate | 
     views = {
         row.rest.id or row.name: view_of(row, bound, engine.limits, engine.hiding)
         for row in ROUTED
-        if not row.rest.when
+        if not (row.rest.when or row.rest.by_hand)
     }
     return [
         (operation, views[operation.id] if operation.handler is None else operation.bound(handler_classes))

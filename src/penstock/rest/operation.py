@@ -51,16 +51,6 @@ def list_in(field: str, kind: Kind | str) -> Schema:
     }
 
 
-def batch_in(field: str, kind: str) -> Schema:
-    """Return a batch body: a worker and its items."""
-    schema = list_in(field, kind)
-    return {
-        **schema,
-        "properties": {"workerId": STRING, **schema["properties"]},
-        "required": ["workerId", field],
-    }
-
-
 _PATH_TEXTS: Final = {
     "id": "Id, percent-encoded or not.",
     "stepId": "Id of the step.",

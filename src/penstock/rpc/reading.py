@@ -8,12 +8,9 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Protocol, TypeVar
 
-from msgspec import Raw
-
 from penstock.engine.requests.paging import NAME_MAX_CHARS
 from penstock.engine.requests.payload import (
     PayloadLimits,
-    check_json_value,
     check_text,
     given_variables,
 )
@@ -58,12 +55,6 @@ async def read_variables(raw: bytes | None, limits: PayloadLimits, field: str) -
     if len(raw or b"") > INLINE_MAX_BYTES:
         await need_task()
     return await run_sized(len(raw or b""), lambda: given_variables(raw, limits, field))
-
-
-def given_value(value: bytes | Raw | None, limits: PayloadLimits, field: str) -> bytes | None:
-    """A JSON value, None when it is not given. Also raises PayloadTooLarge."""
-    raw = b"" if value is None else bytes(value)
-    return None if raw in (b"", b"null") else check_json_value(raw, limits, field)
 
 
 def slice_of(request: Sliced) -> tuple[str | None, int] | None:

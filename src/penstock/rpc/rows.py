@@ -68,7 +68,12 @@ def _handler(row: Row, grpc: Grpc, serve: Serve, limits: PayloadLimits) -> Handl
             request = msgspec.structs.replace(request, **more)
         return grpc.answer_in(await serve(request))
 
-    return unary(run, grpc.message or row.request, grpc.answer or row.answer)
+    async def run_as_is(message: Any, _call: object) -> Any:
+        for field in needed:
+            required(getattr(message, field), field)
+        return await serve(message)
+
+    return unary(run_as_is if grpc.as_is else run, grpc.message or row.request, grpc.answer or row.answer)
 
 
 def is_long(message: msgspec.Struct) -> bool:

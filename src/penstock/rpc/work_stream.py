@@ -23,9 +23,9 @@ from penstock.api.permission import Permission
 from penstock.core.rules.fencing import FenceDecision
 from penstock.engine.engine import Engine
 from penstock.engine.jobs.streams import JobStream
+from penstock.engine.operations import worker_items
 from penstock.engine.requests.payload import check_count
 from penstock.errors import BadRequest, PenstockError
-from penstock.rpc import worker_items
 from penstock.rpc.call import ServerCall
 from penstock.rpc.run_stream_handler import PENDING_MAX_BYTES, RunStreamHandler
 from penstock.wire import penstock_v1 as w

@@ -20,7 +20,7 @@ from penstock.engine.instances.batches import BatchStart
 from penstock.engine.instances.definition_use import COUNTED_VERSIONS_MAX
 from penstock.engine.instances.instance_filter import filter_of
 from penstock.engine.instances.instances import AUDIT_PAGE_MAX
-from penstock.engine.operations import runs
+from penstock.engine.operations import runs, worker
 from penstock.engine.queues import queues
 from penstock.engine.repair.bulk_acts import rule_of
 from penstock.engine.requests.bound import Binding, Serve, bind, needed, part, slice_of
@@ -64,6 +64,7 @@ def bound_operations(engine: Engine) -> Mapping[str, Serve]:
             *sql_requests.bindings(engine.sql_requests),
             *forks.bindings(engine.forks),
             *runs.bindings(engine),
+            *worker.bindings(engine),
             *_drafts(engine),
             *_instances(engine),
             *_messages(engine),

@@ -115,6 +115,12 @@ def check_json_value(raw: bytes, limits: PayloadLimits, field: str) -> bytes:
     return _check(raw, limits.checkpoint_max_bytes, limits.max_depth, field)
 
 
+def given_value(value: bytes | msgspec.Raw | None, limits: PayloadLimits, field: str) -> bytes | None:
+    """Return a JSON value, None when it is not given. Raises as `check_json_value`."""
+    raw = b"" if value is None else bytes(value)
+    return None if raw in (b"", b"null") else check_json_value(raw, limits, field)
+
+
 def check_text(value: str, field: str, max_chars: int) -> str:
     """``value`` itself. Raises BadRequest, which names ``field``, when it is longer or PostgreSQL can't hold it."""
     if len(value) > max_chars:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from penstock.engine.engine import Engine
-from penstock.engine.requests.payload import ERROR_MESSAGE_MAX_BYTES, clean_text, given_variables
+from penstock.engine.requests.bound import needed
+from penstock.engine.requests.payload import ERROR_MESSAGE_MAX_BYTES, clean_text, given_value, given_variables
 from penstock.errors import BadRequest, PayloadTooLarge
 from penstock.loop.offload import run_sized
-from penstock.rpc.reading import given_value, required
 from penstock.wire.model import Completion, Failure, Heartbeat, HeartbeatOutcome, JobOutcome, JobRef, Lease, Park
 from penstock.wire.noun import text_bytes
 
@@ -30,7 +30,7 @@ async def complete(engine: Engine, worker_id: str, items: Sequence[Completion]) 
 
     def make(item: Completion) -> Completion:
         return Completion(
-            job_id=required(item.job_id, "job_id"),
+            job_id=needed(item.job_id or None, "job_id"),
             worker_id=worker_id,
             attempt=fence(item.attempt),
             variables=given_variables(item.variables, limits, "variables"),
@@ -47,7 +47,7 @@ async def fail(engine: Engine, worker_id: str, items: Sequence[Failure]) -> list
 
     def make(item: Failure) -> Failure:
         return Failure(
-            job_id=required(item.job_id, "job_id"),
+            job_id=needed(item.job_id or None, "job_id"),
             worker_id=worker_id,
             attempt=fence(item.attempt),
             retryable=item.retryable,
@@ -67,7 +67,7 @@ async def release(engine: Engine, worker_id: str, items: Sequence[JobRef]) -> li
     """Return one outcome each, in order."""
 
     def make(item: JobRef) -> JobRef:
-        return JobRef(job_id=required(item.job_id, "job_id"), worker_id=worker_id, attempt=fence(item.attempt))
+        return JobRef(job_id=needed(item.job_id or None, "job_id"), worker_id=worker_id, attempt=fence(item.attempt))
 
     requests, refused = _sort_out(items, make)
     return _outcomes(items, refused, await engine.jobs.release_many(requests))
@@ -78,7 +78,7 @@ async def park(engine: Engine, worker_id: str, items: Sequence[Park]) -> list[Jo
 
     def make(item: Park) -> Park:
         return Park(
-            job_id=required(item.job_id, "job_id"),
+            job_id=needed(item.job_id or None, "job_id"),
             worker_id=worker_id,
             attempt=fence(item.attempt),
             until=item.until,
@@ -95,7 +95,7 @@ async def heartbeat(engine: Engine, worker_id: str, items: Sequence[Heartbeat]) 
 
     def make(item: Heartbeat) -> Heartbeat:
         return Heartbeat(
-            job_id=required(item.job_id, "job_id"),
+            job_id=needed(item.job_id or None, "job_id"),
             worker_id=worker_id,
             attempt=fence(item.attempt),
             lease_seconds=max(item.lease_seconds, 0),
@@ -122,7 +122,7 @@ async def heartbeat(engine: Engine, worker_id: str, items: Sequence[Heartbeat]) 
 
 
 def _sort_out(items: Sequence[ItemT], make: Callable[[ItemT], R]) -> tuple[list[R], dict[int, JobOutcome]]:
-    """The requests of the items that can be made into one, and the outcomes of the others by their place."""
+    """Return the requests of the items that can be made into one, and the outcomes of the others by their place."""
     requests: list[R] = []
     refused: dict[int, JobOutcome] = {}
     for index, item in enumerate(items):

@@ -1,0 +1,126 @@
+"""What serves the calls of workers and starters that take many items: each is done, or refused by itself."""
+
+from __future__ import annotations
+
+from penstock.api import jobs as api
+from penstock.engine.engine import Engine
+from penstock.engine.operations import worker_items
+from penstock.engine.requests.bound import Binding, bind, needed
+from penstock.engine.requests.payload import PayloadLimits, check_count, given_variables
+from penstock.errors import BadRequest, PayloadTooLarge
+from penstock.loop.offload import run_sized
+from penstock.wire import penstock_v1 as w
+from penstock.wire.model import MessageResult, PublishRequest, StartRequest, StartResult
+from penstock.wire.noun import text_bytes
+
+
+def bindings(engine: Engine) -> tuple[Binding, ...]:
+    """Return what serves them."""
+    served = _Items(engine)
+    return (
+        bind(api.START_INSTANCES, served.start),
+        bind(api.PUBLISH_MESSAGES, served.publish),
+        bind(api.COMPLETE_JOBS, served.complete),
+        bind(api.FAIL_JOBS, served.fail),
+        bind(api.RELEASE_JOBS, served.release),
+        bind(api.PARK_JOBS, served.park),
+        bind(api.HEARTBEAT_JOBS, served.heartbeat),
+    )
+
+
+class _Items:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def start(self, ask: w.StartInstancesRequest) -> w.StartInstancesResponse:
+        """Start each item, or tell its error."""
+        check_count(len(ask.items), "items")
+        requests: list[StartRequest] = []
+        refused: dict[int, StartResult] = {}
+
+        def read() -> None:
+            for index, item in enumerate(ask.items):
+                try:
+                    requests.append(_start_request(item, self._engine.limits))
+                except (BadRequest, PayloadTooLarge) as error:
+                    refused[index] = StartResult(error=error.code, reason=error.reason)
+
+        await run_sized(sum(text_bytes(item.variables) for item in ask.items), read)
+        answers = iter(await self._engine.instances.start_batch(requests))
+        results = [refused.get(index) or next(answers) for index in range(len(ask.items))]
+        return w.StartInstancesResponse(results)
+
+    async def publish(self, ask: w.PublishMessagesRequest) -> w.PublishMessagesResponse:
+        """Publish each message, or tell its error."""
+        check_count(len(ask.messages), "messages")
+        limits = self._engine.limits
+        messages: list[PublishRequest] = []
+        refused: dict[int, MessageResult] = {}
+
+        def read() -> None:
+            for index, item in enumerate(ask.messages):
+                try:
+                    variables = given_variables(item.variables, limits, "variables")
+                    message_id, ttl, deliver = item.message_id or None, item.ttl or None, item.deliver or None
+                    messages.append(
+                        PublishRequest(
+                            name=needed(item.name or None, "name"),
+                            correlation_key=needed(item.correlation_key or None, "correlation_key"),
+                            variables=variables,
+                            ttl=ttl,
+                            message_id=message_id,
+                            deliver=deliver,
+                        )
+                    )
+                except (BadRequest, PayloadTooLarge) as error:
+                    refused[index] = MessageResult(error=error.code, reason=error.reason)
+
+        await run_sized(sum(text_bytes(item.variables) for item in ask.messages), read)
+        answers = iter(await self._engine.messages.publish_many(messages))
+        return w.PublishMessagesResponse([refused.get(index) or next(answers) for index in range(len(ask.messages))])
+
+    async def complete(self, ask: w.CompleteJobsRequest) -> w.CompleteJobsResponse:
+        """Return one outcome each."""
+        check_count(len(ask.completions), "completions")
+        return w.CompleteJobsResponse(await worker_items.complete(self._engine, ask.worker_id, ask.completions))
+
+    async def fail(self, ask: w.FailJobsRequest) -> w.FailJobsResponse:
+        """Return one outcome each."""
+        check_count(len(ask.failures), "failures")
+        return w.FailJobsResponse(await worker_items.fail(self._engine, ask.worker_id, ask.failures))
+
+    async def release(self, ask: w.ReleaseJobsRequest) -> w.ReleaseJobsResponse:
+        """Return one outcome each."""
+        check_count(len(ask.releases), "releases")
+        return w.ReleaseJobsResponse(await worker_items.release(self._engine, ask.worker_id, ask.releases))
+
+    async def park(self, ask: w.ParkJobsRequest) -> w.ParkJobsResponse:
+        """Return one outcome each."""
+        check_count(len(ask.parks), "parks")
+        return w.ParkJobsResponse(await worker_items.park(self._engine, ask.worker_id, ask.parks))
+
+    async def heartbeat(self, ask: w.HeartbeatJobsRequest) -> w.HeartbeatJobsResponse:
+        """Return the new end of the lease or an outcome each."""
+        check_count(len(ask.heartbeats), "heartbeats")
+        return w.HeartbeatJobsResponse(await worker_items.heartbeat(self._engine, ask.worker_id, ask.heartbeats))
+
+
+def _start_request(item: StartRequest, limits: PayloadLimits) -> StartRequest:
+    """Read a start: what is empty is not given. Raises BadRequest, PayloadTooLarge."""
+    return StartRequest(
+        definition_id=needed(item.definition_id or None, "definition_id"),
+        definition_version=item.definition_version,
+        variables=given_variables(item.variables, limits, "variables") or b"{}",
+        business_key=item.business_key or None,
+        instance_key=item.instance_key or None,
+        keep_instance_key=item.keep_instance_key,
+        idempotency_key=item.idempotency_key or None,
+        priority=item.priority,
+        flow_key=item.flow_key or None,
+        start_at=item.start_at or None,
+        delay=item.delay or None,
+        dedupe=item.dedupe,
+        throttle=item.throttle,
+        debounce=item.debounce,
+        wait_seconds=item.wait_seconds,
+    )
