@@ -11,6 +11,10 @@ import msgspec
 
 from penstock.wire.model import StartRequest
 
+_START_FIELDS = [
+    (field.name, field.encode_name) for field in msgspec.structs.fields(StartRequest) if field.name != "idempotency_key"
+]
+
 
 class Exchange(NamedTuple):
     """One HTTP request and how to read its answer. ``body`` is sent as JSON (bytes as they are)."""
@@ -44,22 +48,8 @@ def _is_absent(value: object) -> bool:
 
 def start_body(request: StartRequest) -> dict[str, object]:
     """Return a start; its key goes elsewhere."""
-    return given(
-        definitionId=request.definition_id,
-        definitionVersion=request.definition_version,
-        variables=request.variables,
-        businessKey=request.business_key,
-        instanceKey=request.instance_key,
-        keepInstanceKey=request.keep_instance_key or None,
-        priority=request.priority,
-        flowKey=request.flow_key,
-        startAt=request.start_at,
-        delay=request.delay,
-        dedupe=request.dedupe,
-        throttle=request.throttle,
-        debounce=request.debounce,
-        waitSeconds=request.wait_seconds or None,
-    )
+    fields = {coded: getattr(request, name) for name, coded in _START_FIELDS}
+    return given(**fields | {name: fields[name] or None for name in ("keepInstanceKey", "waitSeconds")})
 
 
 def nothing(_content: bytes) -> None:

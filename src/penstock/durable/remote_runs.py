@@ -20,6 +20,7 @@ from penstock.durable.workflow import Workflow
 from penstock.kernel.record import JournalKind, Record
 from penstock.wire import runs_v1 as r
 from penstock.wire import updates_v1 as u
+from penstock.wire.alike import alike
 from penstock.wire.model import Instance, RunTree, StartRequest
 from penstock.wire.penstock_v1 import RunRecord
 from penstock.wire.update import RunUpdate, RunView, UpdateCall
@@ -74,20 +75,16 @@ class RemoteRuns:
     ) -> StartedRun:
         """A new run, or the one that has this id, or with which ``asked`` has it answered."""
         asked = asked or StartRequest()
-        request = r.StartRunRequest(
-            self.app,
-            workflow,
-            version,
-            arguments.encode(),
+        request = alike(
+            asked,
+            r.StartRunRequest,
+            app=self.app,
+            workflow=workflow,
+            version=version,
+            arguments=arguments.encode(),
             id=id or "",
             idempotency_key="" if id is not None else str(uuid4()),
             priority=asked.priority,
-            flow_key=asked.flow_key or "",
-            start_at=asked.start_at or "",
-            delay=asked.delay or "",
-            dedupe=asked.dedupe,
-            throttle=asked.throttle,
-            debounce=asked.debounce,
         )
         answer = await self._call("Start", request, r.StartRunResponse)
         self.names.note(answer.instance_id, id)

@@ -74,20 +74,12 @@ class StartRoutes:
         return requests, refused
 
     def _request(self, body: StartRequest, idempotency_key: str | None) -> StartRequest:
-        return StartRequest(
+        return msgspec.structs.replace(
+            body,
             definition_id=required(body.definition_id, "definitionId"),
             definition_version=body.definition_version or 0,
             variables=check_variables(None if body.variables is None else bytes(body.variables), self._engine.limits),
-            business_key=body.business_key,
             instance_key=body.instance_key or None,
             keep_instance_key=bool(body.keep_instance_key),
             idempotency_key=idempotency_key,
-            priority=body.priority,
-            flow_key=body.flow_key,
-            start_at=body.start_at,
-            delay=body.delay,
-            dedupe=body.dedupe,
-            throttle=body.throttle,
-            debounce=body.debounce,
-            wait_seconds=body.wait_seconds,
         )

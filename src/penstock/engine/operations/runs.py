@@ -23,6 +23,7 @@ from penstock.errors import BadRequest
 from penstock.loop.offload import run_sized
 from penstock.store.rows.origins import OriginRow
 from penstock.wire import runs_v1 as w
+from penstock.wire.alike import alike
 from penstock.wire.model import StartRequest
 
 LIST_MAX: Final = 1_000
@@ -80,15 +81,7 @@ class _Runs:
             workflow,
             arguments or EMPTY_OBJECT,
             id=ask.id or None,
-            asked=StartRequest(
-                priority=ask.priority,
-                flow_key=ask.flow_key or None,
-                start_at=ask.start_at or None,
-                delay=ask.delay or None,
-                dedupe=ask.dedupe,
-                throttle=ask.throttle,
-                debounce=ask.debounce,
-            ),
+            asked=alike(ask, StartRequest, priority=ask.priority, idempotency_key=None),
             idempotency_key=ask.idempotency_key or None,
         )
         return w.StartRunResponse(started.id, bool(started.deduplicated))

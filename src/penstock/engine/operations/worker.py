@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from penstock.api import jobs as api
 from penstock.engine.engine import Engine
 from penstock.engine.operations import worker_items
@@ -107,20 +109,14 @@ class _Items:
 
 def _start_request(item: StartRequest, limits: PayloadLimits) -> StartRequest:
     """Read a start: what is empty is not given. Raises BadRequest, PayloadTooLarge."""
-    return StartRequest(
+    return msgspec.structs.replace(
+        item,
         definition_id=needed(item.definition_id or None, "definition_id"),
-        definition_version=item.definition_version,
         variables=given_variables(item.variables, limits, "variables") or b"{}",
         business_key=item.business_key or None,
         instance_key=item.instance_key or None,
-        keep_instance_key=item.keep_instance_key,
         idempotency_key=item.idempotency_key or None,
-        priority=item.priority,
         flow_key=item.flow_key or None,
         start_at=item.start_at or None,
         delay=item.delay or None,
-        dedupe=item.dedupe,
-        throttle=item.throttle,
-        debounce=item.debounce,
-        wait_seconds=item.wait_seconds,
     )
