@@ -22,6 +22,7 @@ from penstock.core.rules.state import InstanceStatus
 from penstock.engine.engine import Engine
 from penstock.engine.jobs.streams import JobStream
 from penstock.engine.queues.journal_items import (
+    APPENDED,
     PATH_MAX_CHARS,
     UPDATE_RULES,
     WATCH,
@@ -55,9 +56,6 @@ RECORD_BYTES: Final = 100
 """Of a record, beside its path and its payload."""
 PAUSE_MAX_MS: Final = (1 << 32) - 1
 NUMBER_MAX: Final = (1 << 31) - 1
-KINDS: Final = frozenset({1, 2, 3, 4, 5, 9, 16, 17, 18})
-"""Of records that executors append: done, failed, stopped, abandoned, clock, retry; accepted, answered, refused."""
-
 TOO_OLD: Final = (
     "an App with a newer penstock has gone on with this run, by rules that this one does not know: "
     "upgrade penstock in all Apps that serve the workflow"
@@ -406,7 +404,7 @@ def _check_json(text: str, what: str) -> None:
 
 def _new_record(record: w.RunRecord) -> NewRecord:
     """Raises BadRequest for what is none of an executor's, and would be refused by the database only."""
-    if record.kind not in KINDS:
+    if record.kind not in APPENDED:
         raise BadRequest(f"kind: {record.kind} is none that an executor writes")
     if (record.rules or 0) > UPDATE_RULES:
         raise BadRequest(f"rules: this engine knows versions of them up to {UPDATE_RULES}")

@@ -40,15 +40,18 @@ RULES_VERSION: Final = 21
 
 
 class RecordKind(IntEnum):
-    """Of a record that the engine itself writes or looks at; all others are the executor's
-    (`kernel.record.JournalKind`)."""
+    """Of a record that the engine writes, looks at or takes from an executor, by the names of
+    `kernel.record.JournalKind`."""
 
     DONE = 1
     FAILED = 2
+    STOPPED = 3
+    ABANDONED = 4
     CLOCK = 5
     MESSAGE = 6
     CANCEL = 7
     CHILD = 8
+    RETRY = 9
     BEGUN = 10
     SUPPLIED = 11
     VIEW = 12
@@ -63,6 +66,13 @@ class RecordKind(IntEnum):
 FAILED_KINDS: Final = (RecordKind.FAILED,)
 DONE_KINDS: Final = (RecordKind.DONE, RecordKind.CHILD, RecordKind.SUPPLIED)
 """What became of a step or a child that was not cancelled."""
+APPENDED: Final = frozenset(
+    {
+        RecordKind.DONE, RecordKind.FAILED, RecordKind.STOPPED, RecordKind.ABANDONED, RecordKind.CLOCK,
+        RecordKind.RETRY, RecordKind.ACCEPTED, RecordKind.ANSWERED, RecordKind.REFUSED,
+    }
+)  # fmt: skip
+"""Records that executors append one by one; others come with a run's end, or from the engine."""
 TOLD: Final = frozenset({RecordKind.MESSAGE, RecordKind.CANCEL, RecordKind.CHILD, RecordKind.DROPPED, RecordKind.ASKED})
 """Records that others write, and that wake a run which waits."""
 
