@@ -191,7 +191,10 @@ def test_an_address_that_others_reach(
     ("settings", "said"),
     [
         ({"api_tokens": "a=viewer=pst_secret"}, "entry 1 of api_tokens is not name=roles=sha256:<64 hex digits>"),
-        ({"trusted_networks": "10.0.0.0/8=root"}, "trusted_networks: '10.0.0.0/8=root': 'root' is none of the roles"),
+        (
+            {"trusted_networks": "10.0.0.0/8=root"},
+            "trusted_networks: '10.0.0.0/8=root': 'root' is not one of the roles",
+        ),
     ],
 )
 def test_settings_that_the_gate_can_t_read_end_the_start(

@@ -61,7 +61,7 @@ def test_tokens_of_the_settings_stay():
         ("ci=viewer=pst_123_secret", "entry 1 of api_tokens is not name=roles=sha256"),
         ("=viewer=sha256:" + "0" * 64, "entry 1 of api_tokens is not"),
         ("ci=viewer=sha256:" + "0" * 63, "entry 1 of api_tokens is not"),
-        ("ci=root=sha256:" + "0" * 64, "entry 'ci' of api_tokens: 'root' is none of the roles"),
+        ("ci=root=sha256:" + "0" * 64, "entry 'ci' of api_tokens: 'root' is not one of the roles"),
     ],
 )
 def test_a_line_without_a_token_is_refused_without_showing_it(line, said):

@@ -75,7 +75,7 @@ REFUSED: dict[str, tuple[Json, list[tuple[str, str]]]] = {
         with_top(Description="x"),
         [("Description", "unknown field; did you mean `description`?")],
     ),
-    "an unknown field that is no name": (with_top(**{"a.b": 1}), [('["a.b"]', "unknown field")]),
+    "an unknown field that is not a name": (with_top(**{"a.b": 1}), [('["a.b"]', "unknown field")]),
     # every step
     "a step that is null": (
         definition(service("a", "end"), None, end()),  # pyright: ignore[reportArgumentType] - on purpose
@@ -342,7 +342,7 @@ REFUSED: dict[str, tuple[Json, list[tuple[str, str]]]] = {
             ("steps[1].output", "an END with an errorCode fails the instance, which has no result then"),
         ],
     ),
-    "an END with what is no code": (
+    "an END with what is not a code": (
         definition(service("a", "end"), step("end", "END", errorCode="ä")),
         [("steps[1].errorCode", "must be 1 to 100 of letters, digits, '_', '.' and '-'")],
     ),

@@ -181,7 +181,7 @@ TABLE: dict[str, tuple[ExecutionState, list[FenceDecision], list[FenceDecision],
         [NOT_FOUND] * 4,
         [NOT_FOUND] * 3,
     ),
-    "a user task, which is no job": (
+    "a user task, which is not a job": (
         ExecutionState(instance=ACTIVE, state=PARKED),
         [NOT_FOUND] * 4,
         [NOT_FOUND] * 4,

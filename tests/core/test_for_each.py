@@ -136,7 +136,7 @@ def test_items_are_jobs_and_the_last_ends_the_step() -> None:
     assert (items(machine).keys(), whole(machine).pending) == ({2}, 1)
     done(machine, 2)
     assert machine.open == ["b"]
-    assert machine.variables == LINES, "what an item is done with is no variable of the instance"
+    assert machine.variables == LINES, "what an item is done with is not a variable of the instance"
     assert ends_of(machine) == [
         (1, "COMPLETED"),
         (0, "COMPLETED"),

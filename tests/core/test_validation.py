@@ -236,7 +236,7 @@ REFUSED: dict[str, tuple[Json, list[tuple[str, str]]]] = {
         ),
         [("steps[0].parallelNextSteps", "must be an array, not a string")],
     ),
-    "a joinStep that is no join": (
+    "a joinStep that is not a join": (
         definition(
             step("f", "PARALLEL_GATEWAY", parallelNextSteps=["a", "b"], joinStep="end"),
             service("a", "end"),

@@ -464,7 +464,7 @@ def test_an_unfit_recorded_value_is_told_with_path_and_field():
     async def body() -> None:
         await now_gives_a_receipt(ORDER)
 
-    said = r"at /0: 'reserve' returned \"stock-o-1\" which is no Receipt: Expected `object`, got `str`"
+    said = r"at /0: 'reserve' returned \"stock-o-1\" which does not fit Receipt: Expected `object`, got `str`"
     with pytest.raises(Undecodable, match=said):
         changed(body)
 

@@ -172,7 +172,7 @@ def test_a_recorded_value_of_another_type_stops_at_its_step(journals):
     records = [msgspec.structs.replace(journals["done"].records[0], payload='"eight"')]
     place = find_place(order, msgspec.structs.replace(journals["done"], records=records))
     assert (place.how, place.stops) == ("blocked", ["/0"])
-    assert "'reserve' returned \"eight\" which is no int" in place.text
+    assert "'reserve' returned \"eight\" which does not fit int" in place.text
 
 
 def test_each_branch_that_waits_is_named_and_a_bare_step_stops_at_its_nursery(debug):
@@ -192,7 +192,7 @@ def test_no_such_operation_file_or_code_is_said_and_nothing_starts(debug, tmp_pa
     assert "the run is of order@1" in debug("done", target=f"{HERE}:too_much")[2]
     (tmp_path / "none.json").write_text("{}")
     assert run_debug(str(tmp_path / "none.json"), HERE, None, None, None) == 2
-    assert "is no journal of `penstock runs save`" in capsys.readouterr().err
+    assert "is not a journal of `penstock runs save`" in capsys.readouterr().err
     assert run_debug(str(tmp_path / "gone.json"), HERE, None, None, None) == 2
     assert "No such file" in capsys.readouterr().err
 

@@ -105,7 +105,7 @@ CHANGES: list[tuple[Body, str]] = [
     (without_any_step, rf"the journal has /0 'charge', the code ended or went on without it \(HERE\)\. {STEPS}"),
     (
         with_another_type,
-        rf"at /0: 'charge' returned \{{\"amount\":7\}} which is no DatedReceipt: {LACKS} \(HERE\)\. {FIT}",
+        rf"at /0: 'charge' returned \{{\"amount\":7\}} which does not fit DatedReceipt: {LACKS} \(HERE\)\. {FIT}",
     ),
     (with_other_arguments, r"pay at /1 was called with other arguments before \(HERE\)"),
 ]
@@ -215,7 +215,7 @@ LIMITS: list[tuple[Body, str]] = [
     (sleeps_oddly, r"BadDuration: .*'a while'.* \(HERE\)"),
     (
         takes_another_type,
-        r"BadMessage: message 'paid' is \"seven\" which is no Receipt: Expected `object`, got `str` \(HERE\)",
+        r"BadMessage: message 'paid' is \"seven\" which does not fit Receipt: Expected `object`, got `str` \(HERE\)",
     ),
 ]
 
@@ -279,7 +279,7 @@ async def test_secrets_are_masked_in_what_is_told(caplog: pytest.LogCaptureFixtu
     async with executing(database, workflow_of(after)):
         row = await database.wait_state("r", "blocked")
     assert row.blocked is not None
-    assert 'returned {"password":***} which is no int' in row.blocked
+    assert 'returned {"password":***} which does not fit int' in row.blocked
     assert "hunter2" not in caplog.text + row.blocked
 
 

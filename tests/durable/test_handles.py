@@ -132,7 +132,7 @@ async def test_rules_that_no_start_can_have_are_refused(at: str):
             ({"start_at": "soon"}, BadRequest, "startAt: "),
             ({"dedupe": Dedupe("", "1 h")}, BadRequest, "dedupe.key: is required"),
             ({"throttle": Throttle("k", 1, "PT1X")}, BadRequest, "throttle.period: "),
-            ({"dedupe": Dedupe("k", "an hour")}, BadDuration, "'an hour' is no duration"),
+            ({"dedupe": Dedupe("k", "an hour")}, BadDuration, "'an hour' is not a duration"),
             ({"priority": 10}, BadRequest, "priority: "),
             ({"flow_key": "x" * 257}, BadRequest, "flowKey: "),
         ):

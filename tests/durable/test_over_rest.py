@@ -118,7 +118,7 @@ def test_what_is_no_run_is_told(client: SyncClient) -> None:
     )
     plain = client.start_instance("plain").id
     for call in (client.get_journal, lambda id: client.send_message(id, "n")):
-        with pytest.raises(Conflict, match="is no durable run"):
+        with pytest.raises(Conflict, match="is not a durable run"):
             call(plain)
     for call in (client.get_journal, client.get_tree, lambda id: client.send_message(id, "n")):
         with pytest.raises(NotFound):

@@ -421,7 +421,7 @@ async def test_a_page_waits_for_the_database_and_is_done_then(
         ({"action": "retry", "ids": ["1"], "besides": BulkFilter()}, "except: is empty, and would match all instances"),
         ({"action": "retry", "ids": ["1"], "besides": BulkFilter(status="LOST")}, "except.status: must be one of"),
         ({"action": "retry", "ids": []}, "ids: 1 to 1,000"),
-        ({"action": "retry", "ids": ["nothing"]}, "ids: 'nothing' is no instance id"),
+        ({"action": "retry", "ids": ["nothing"]}, "ids: 'nothing' is not an instance id"),
         ({"action": "cancel", "ids": ["1"], "per_second": 0.0}, "perSecond: more than 0"),
         ({"action": "cancel", "ids": ["1"], "step_id": "s"}, "stepId: not of the action cancel"),
         ({"action": "signal", "ids": ["1"]}, "stepId: is needed for the action signal"),

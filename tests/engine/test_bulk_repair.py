@@ -60,7 +60,7 @@ async def test_many_tokens_move_where_they_began(driver: Driver) -> None:
     assert driver.rows("SELECT count(*) FROM history") == [(2,)]
     found = await done(driver, action="move", ids=instances, step_id="one", to_step_id="nowhere")
     assert (found.done, found.failed) == (0, 3)
-    assert "toStepId: 'nowhere' is no step of 'line' version 1" in found.errors[0]
+    assert "toStepId: 'nowhere' is not a step of 'line' version 1" in found.errors[0]
     assert find_broken(driver.dsn) == []
 
 

@@ -303,7 +303,7 @@ async def test_tasks_of_items_are_told_apart(driver: Driver) -> None:
         await complete(last, "again")
     with pytest.raises(NotFound, match="'read' is not open"):
         await inbox.claim(instance, "read", "eve", last)
-    with pytest.raises(BadRequest, match="executionId: is no id"):
+    with pytest.raises(BadRequest, match="executionId: is not the id"):
         await complete("x", "y")
     assert [task.item for task in (await probe(driver, "clerks")).items] == [0, 1]
     await complete(shown[1].execution_id, "second")

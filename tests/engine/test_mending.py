@@ -225,7 +225,7 @@ async def test_a_retry_from_another_step_does_work_again(driver: Driver) -> None
     with pytest.raises(Conflict, match="only a FAILED instance"):
         await driver.engine.repair.retry_from(instance, "one", None, None)
     await driver.fail(await driver.one("three"), retryable=False)
-    with pytest.raises(BadRequest, match="fromStepId: 'zero' is no step of 'line' version 1"):
+    with pytest.raises(BadRequest, match="fromStepId: 'zero' is not a step of 'line' version 1"):
         await driver.engine.repair.retry_from(instance, "zero", None, None)
     view = await driver.engine.repair.retry_from(instance, "two", None, "the file was wrong")
     assert (view.status, view.current_step_ids) == ("ACTIVE", ["two"])
@@ -295,7 +295,7 @@ async def test_a_branch_moved_to_an_end_ends_the_instance(driver: Driver) -> Non
 
 async def test_what_can_not_be_mended_says_why(driver: Driver) -> None:
     instance = await driver.run(CHOICE, {"n": 2})
-    with pytest.raises(BadRequest, match="stepId: 'zero' is no step of 'choice' version 1"):
+    with pytest.raises(BadRequest, match="stepId: 'zero' is not a step of 'choice' version 1"):
         await skip(driver, instance, "zero")
     with pytest.raises(Conflict, match="'many' is not open"):
         await skip(driver, instance, "many")

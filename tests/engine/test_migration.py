@@ -318,7 +318,7 @@ async def test_what_can_not_be_migrated_says_why(driver: Driver) -> None:
     with pytest.raises(NotFound):
         await migrate(driver, "1f")
     await driver.upload(line("two"))
-    with pytest.raises(BadRequest, match="steps: 'one' becomes 'three', which is no step of 'line' version 2"):
+    with pytest.raises(BadRequest, match="steps: 'one' becomes 'three', which is not a step of 'line' version 2"):
         await migrate(driver, instance, steps={"one": "three"})
     await driver.cancel(instance)
     assert "CANCELLED" in (await reasons(driver, instance))[0]

@@ -31,7 +31,7 @@ def waits(as_of: int, *rejected: int, accepts: object = (SCHEMA,), rejects: int 
         wait["accepts"] = accepts
     if rejected:
         wait["rejects"] = len(rejected) if rejects is None else rejects
-        wait["rejected"] = [{"pos": f"{pos:x}", "field": "by", "reason": "is no text"} for pos in rejected]
+        wait["rejected"] = [{"pos": f"{pos:x}", "field": "by", "reason": "is not a text"} for pos in rejected]
     return msgspec.json.encode([wait])
 
 
@@ -135,7 +135,7 @@ async def test_a_rejected_message_is_shown_with_its_sender_and_field(
     tree = await driver.engine.runs.tree(run.instance_id)
     [found] = tree.rejected
     assert (found.position, found.name, found.sender) == (f"{message.pos:x}", "go", "run 4711")
-    assert (found.path, found.reason, found.where) == ("by", "is no text", "order.py:7")
+    assert (found.path, found.reason, found.where) == ("by", "is not a text", "order.py:7")
     assert msgspec.json.encode(found.payload) == BAD
     assert (tree.rejected_count, tree.waits_for) == (1, "message 'go' (1 rejected)")
     [record] = (await driver.engine.runs.journal(run.instance_id)).items
@@ -234,7 +234,7 @@ async def test_what_a_receive_may_have_had_is_not_dropped(driver: Driver) -> Non
 async def test_what_is_no_position_or_no_run_is_refused(driver: Driver) -> None:
     run, [position] = await parked(driver)
     for text in ("", "x", "0x1f", "1F", "f" * 17, "8" + "0" * 15, "１"):
-        with pytest.raises(BadRequest, match="position: is none of a journal's"):
+        with pytest.raises(BadRequest, match="position: is not one of a journal's"):
             await driver.engine.runs.resolve_message(run.instance_id, text)
     with pytest.raises(NotFound):
         await driver.engine.runs.resolve_message(show_instance(run.run_lease.instance + 1), f"{position:x}")

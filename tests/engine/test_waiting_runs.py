@@ -145,7 +145,7 @@ async def test_who_can_be_told_nothing_says_why(make_driver: MakeDriver) -> None
     with pytest.raises(NotFound):
         await send(driver, "no id")
     for operation in (send(driver, graph), driver.engine.runs.journal(graph)):
-        with pytest.raises(Conflict, match="is no durable run"):
+        with pytest.raises(Conflict, match="is not a durable run"):
             await operation
     run = await begin(driver)
     for payload, error in ((b"{", BadRequest), (b'"' + b"x" * 1024 + b'"', PayloadTooLarge)):

@@ -327,11 +327,11 @@ ISSUER = {"WE_AUTHENTICATION": "1", "WE_OIDC_ISSUER": "https://issuer.example", 
         ({**ISSUER, "WE_OIDC_AUDIENCE": ""}, "oidc_audience (default): oidc_issuer needs it"),
         (
             {**ISSUER, "WE_OIDC_ISSUER": "http://issuer.example"},
-            "WE_OIDC_ISSUER: 'http://issuer.example' is no https://",
+            "WE_OIDC_ISSUER: 'http://issuer.example' is not an https://",
         ),
         (
             {**ISSUER, "WE_OIDC_JWKS": "http://issuer.example/keys"},
-            "WE_OIDC_JWKS: 'http://issuer.example/keys' is no https",
+            "WE_OIDC_JWKS: 'http://issuer.example/keys' is not an https",
         ),
         ({"WE_AUTHENTICATION": "1", "WE_INSECURE": "1"}, "WE_INSECURE: is for engines without authentication"),
     ],

@@ -42,7 +42,7 @@ CALLED_FROM_OUTSIDE = {
 }
 ONLY_FOR_TESTS = {
     "receive_window_bytes": "the storm accounts for every byte of flow control",
-    "serve_stream": "serves gRPC on a stream that is no socket",
+    "serve_stream": "serves gRPC on a stream that is not a socket",
     "struct_to_json": "reads what the codec wrote, for its property tests",
     "value_to_json": "the same",
 }

@@ -459,7 +459,7 @@ def test_a_host_that_may_be_one_is_taken(host: bytes) -> None:
 )
 def test_a_host_that_can_not_be_one_is_refused(host: bytes) -> None:
     refusal = refusal_of(b"GET / HTTP/1.1\r\nHost: %b\r\n\r\n" % host)
-    assert (refusal.status, refusal.reason) == (400, "the Host header is no host and port")
+    assert (refusal.status, refusal.reason) == (400, "the Host header is not a host and port")
 
 
 @pytest.mark.parametrize("line", [b"GET  / HTTP/1.1", b"GET /  HTTP/1.1", b"GET / x HTTP/1.1", b" GET / HTTP/1.1"])

@@ -198,7 +198,7 @@ def test_values_in_our_messages_are_asked_with_a_guard():
 
     with pytest.raises(TypeError, match=r"not <not told: RuntimeError>"):
         check_workflow(Silent())
-    with pytest.raises(BadDuration, match="<not told: RuntimeError> is no duration"):
+    with pytest.raises(BadDuration, match="<not told: RuntimeError> is not a duration"):
         seconds_of(Silent())  # type: ignore[arg-type]  # as users do it
     assert "Silent, which has no JSON form" in str(run_workflow(takes).error)
 

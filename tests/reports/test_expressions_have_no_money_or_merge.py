@@ -81,7 +81,7 @@ def test_what_people_miss_in_expr_is_there(source, expected):
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
-        ('decimal("x")', "'x' is no number"),
+        ('decimal("x")', "'x' is not a number"),
         ("decimal(nil)", "the argument of decimal must be a number, or text that is one, not nil"),
         ('decimal("1") + "1"', "+ can't join a decimal and a string"),
         ('decimal("1") < "1"', "< can't order a decimal and a string"),
@@ -89,7 +89,7 @@ def test_what_people_miss_in_expr_is_there(source, expected):
         ('decimal("-1") ** 0.5', "** has no result that is a decimal"),
         ("merge(order, nil)", "an argument of merge must be a map, not nil"),
         ('formatNumber("1", "0")', "the first argument of formatNumber must be a number, not a string"),
-        ('formatNumber(1, "x")', "'x' is no picture of a number such as #,##0.00"),
+        ('formatNumber(1, "x")', "'x' is not a picture of a number such as #,##0.00"),
         ('pad("a", 2, "")', "the third argument of pad must not be empty"),
         ('daysBetween("2031-01-01", now())', "a date is needed, not a string"),
         ("list[5]", "the index 5 is out of range: the length is 2"),

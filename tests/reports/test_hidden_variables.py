@@ -214,7 +214,7 @@ async def test_the_console_asks_for_no_hidden_value_by_its_name(make_driver: Mak
         ([[GIVEN]], [[{"password": "***", "amount": 5}]]),
         ({"a": {"b": {"c": GIVEN}}}, {"a": {"b": {"c": {"password": "***", "amount": 5}}}}),
         ({"view": json.dumps({"password": 1})}, {"view": '{"password":"***"}'}),
-        ('{"password": is no JSON', '{"password": is no JSON'),
+        ('{"password": is not JSON', '{"password": is not JSON'),
         ([1.5, "x", None], [1.5, "x", None]),
     ],
 )

@@ -219,7 +219,7 @@ def test_who_is_cancelled_leaves_what_fits_the_next_one() -> None:
 @pytest.mark.parametrize("rules", range(2))
 def test_records_of_before_raise_as_they_did(rules: int) -> None:
     records = [message("approval", '{"by":7}', 1), Record(110.0, JournalKind.CLOCK, pos=2)]
-    with pytest.raises(BadMessage, match="which is no Approval"):
+    with pytest.raises(BadMessage, match="which does not fit Approval"):
         value(order, *(msgspec.structs.replace(record, rules=rules) for record in records))
 
 

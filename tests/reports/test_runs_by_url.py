@@ -170,7 +170,7 @@ async def test_first_pages_of_journals_wait_for_memory_once(
 async def test_a_position_that_is_none_is_refused_by_its_name(make_driver: MakeDriver, after: str) -> None:
     driver = make_driver()
     run = await runs.begin(driver)
-    with pytest.raises(BadRequest, match="after: is no position"):
+    with pytest.raises(BadRequest, match="after: is not the position"):
         await driver.engine.runs.records(run.instance_id, after)
 
 

@@ -64,14 +64,14 @@ async def test_a_run_that_has_ended_is_shown_as_before_and_its_id_is_free_for_a_
     assert (await engine.instances.get(instance)).definition_version == 1
     with pytest.raises(Conflict, match="is the id of a definition"):
         await engine.code.register(ORDER, anew=True)
-    with pytest.raises(Conflict, match="is no durable workflow"):
+    with pytest.raises(Conflict, match="is not a durable workflow"):
         await engine.code.delete("order")
 
 
 async def test_what_is_served_or_has_open_runs_or_is_a_graph_stays(driver: Driver) -> None:
     engine = driver.engine
     await driver.upload(linear(1, definition_id="graph"))
-    for id, why in (("graph", "is no durable workflow"), ("order", "are open")):
+    for id, why in (("graph", "is not a durable workflow"), ("order", "are open")):
         if id == "order":
             await start(driver)
         with pytest.raises(Conflict, match=why):

@@ -160,7 +160,7 @@ WRONG = [
     ({**GOOD, "amount": "5"}, 'amount: must be an integer, not "5"'),
     ({"amount": 5}, "customer: is missing"),
     ({**GOOD, "customer": {"sku": 7}}, "customer.sku: must be text, not 7"),
-    ({**GOOD, "amonut": 5}, "amonut: is none of its names: there are amount, customer, note"),
+    ({**GOOD, "amonut": 5}, "amonut: is not one of its names: there are amount, customer, note"),
     ({**GOOD, "note": None}, "note: must be text, not null"),
 ]
 
@@ -319,7 +319,7 @@ IN_GRAPH = {"amount": "${amount}", "customer": {"sku": "a"}}
     [
         ({**IN_GRAPH, "amount": True}, "steps[0].input.amount: must be an integer, not true"),
         ({"amount": "${amount}"}, "steps[0].input.customer: is missing"),
-        ({**IN_GRAPH, "amonut": "${amount}"}, "steps[0].input.amonut: is none of its names"),
+        ({**IN_GRAPH, "amonut": "${amount}"}, "steps[0].input.amonut: is not one of its names"),
         ({**IN_GRAPH, "note": None}, "steps[0].input.note: must be text, not null"),
         ({**IN_GRAPH, "customer": 7}, "steps[0].input.customer: must be an object, not 7"),
     ],
@@ -342,7 +342,7 @@ async def test_a_definition_whose_constants_do_not_fit_is_refused(
     [
         (IN_GRAPH, {"amount": "5"}, "amount: must be an integer; It takes order(amount: 'int'"),
         (None, {"amount": 5}, "customer: is missing; It takes order("),
-        (None, {**GOOD, "more": 1}, "more: is none of its names"),
+        (None, {**GOOD, "more": 1}, "more: is not one of its names"),
     ],
 )
 async def test_a_step_that_calls_it_with_what_it_does_not_take_fails(

@@ -46,7 +46,7 @@ async def test_each_is_put_and_others_stay(make_driver: MakeDriver, tmp_path: Pa
     [
         ("- a", "must map ids of schedules to what they say"),
         ("a: [", "can't be read: "),
-        ("a: {definitionId: x, every: PT1H, timezone: UTC}", "a: timezone is no field of a schedule"),
+        ("a: {definitionId: x, every: PT1H, timezone: UTC}", "a: timezone is not a field of a schedule"),
         ("a: {definitionId: x, every: 5}", "a: "),
         ("a: {definitionId: x, every: PT0S}", "every: "),
     ],

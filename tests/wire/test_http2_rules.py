@@ -135,7 +135,7 @@ ENDS_CONNECTION: dict[str, tuple[ErrorCodes, bytes]] = {
     "a text that is cut off": (H, opened(block=b"\x00\x05ab")),
     "a field that is cut off": (H, opened(block=b"\x00")),
     "a Huffman code with the end in it": (H, opened(block=b"\x00\x01a\x84\xff\xff\xff\xff")),
-    "a length that is no number": (P, with_length(b"-1")),
+    "a length that is not a number": (P, with_length(b"-1")),
     "two lengths": (P, opened(block=block_of([*REQUEST, (b"content-length", b"1"), (b"content-length", b"2")]))),
     "far too many streams": (P, b"".join(opened(number) for number in range(1, 300, 2))),
 }  # fmt: skip

@@ -57,7 +57,7 @@ class IssuerKeys:
         """The keys of a JWK set; those that nothing here can use are passed over. Raises BadRequest."""
         keys = cast("dict[str, list[Any]]", document).get("keys") if isinstance(document, dict) else None
         if not isinstance(keys, list):
-            raise BadRequest("the issuer's keys are no JSON Web Key Set")
+            raise BadRequest("the issuer's keys are not a JSON Web Key Set")
         found: dict[str | None, tuple[Key, list[str]]] = {}
         for each in keys:
             algorithms = _algorithms_of(each)
@@ -166,7 +166,7 @@ class JwtVerifier:
         except (ValueError, TypeError, OverflowError):  # a number of 400 digits, or none
             expires_at = math.nan
         if not 0 < expires_at < LATEST_S:
-            raise Unauthenticated("the token is not valid: its exp is no time")
+            raise Unauthenticated("the token is not valid: its exp is not a time")
         return Identity.of(f"oidc:{name}", permissions, key=f"oidc:{subject}", expires_at=expires_at)
 
     def _grants_of(self, claims: Mapping[str, Any]) -> list[Grant]:

@@ -94,7 +94,7 @@ def read_grant(text: str) -> Grant:
     for part in re.split(r"\+(?![^(]*\))", text):
         match = _ROLE.fullmatch(part.strip())
         if match is None or match[1] not in list(Role):
-            raise BadRequest(f"{part.strip()!r} is none of the roles {', '.join(Role)}")
+            raise BadRequest(f"{part.strip()!r} is not one of the roles {', '.join(Role)}")
         roles.append(Role(match[1]))
         if match[2] is not None:
             if roles[-1] not in (Role.WORKER, Role.EXECUTOR):

@@ -40,7 +40,7 @@ def _send_filter(wanted: BulkFilter | None) -> w.BulkFilter | None:
         return None
     status = wanted.status
     if status and status not in InstanceStatus.__members__:
-        raise ValueError(f"status: {status!r} is no status of an instance")
+        raise ValueError(f"status: {status!r} is not a status of an instance")
     return alike(wanted, w.BulkFilter, status=InstanceStatus[status] if status else 0)
 
 
@@ -48,7 +48,7 @@ def _take_filter(given: w.BulkFilter | None) -> BulkFilter | None:
     if given is None:
         return None
     if given.status not in {*InstanceStatus}:
-        raise ValueError(f"status: {given.status} is no InstanceStatus")
+        raise ValueError(f"status: {given.status} is not a value of InstanceStatus")
     return alike(given, BulkFilter, status=InstanceStatus(given.status).name if given.status else None)
 
 

@@ -447,7 +447,7 @@ GET_JOURNAL: Final = DeclaredOperation(
     description=(
         "For a run of a durable workflow: all that came into the workflow function from outside, in order. "
         "`replayed`: the executor that has the run, or ended it, found the record there and replayed it. A slice "
-        "ends earlier where records are large. 409: it is no run of a durable workflow."
+        "ends earlier where records are large. 409: it is not a run of a durable workflow."
     ),
     tag="instances",
     request=GetJournal,

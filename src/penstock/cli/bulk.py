@@ -273,7 +273,7 @@ def _filter(pairs: list[str] | None, option: str) -> BulkFilter | None:
     if len(given) < len(pairs):
         raise typer.BadParameter("names a NAME twice", param_hint=option)
     if unknown := sorted(given.keys() - FILTER_NAMES.keys()):
-        raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(FILTER_NAMES)}", param_hint=option)
+        raise typer.BadParameter(f"{unknown[0]!r} is not one of {', '.join(FILTER_NAMES)}", param_hint=option)
     if not given.keys().isdisjoint(OF_FAILURES):
         given.setdefault("status", "FAILED")
     values = {FILTER_NAMES[name]: value.upper() if name == "status" else value for name, value in given.items()}

@@ -198,7 +198,7 @@ def _read_file(file: Path) -> SavedRun:
     except OSError as error:
         raise Unusable(f"{file}: {error.strerror}") from None
     except msgspec.MsgspecError as error:
-        raise Unusable(f"{file}: is no journal of `penstock runs save`: {error}") from None
+        raise Unusable(f"{file}: is not a journal of `penstock runs save`: {error}") from None
 
 
 def _code_of(saved: SavedRun, target: str) -> Workflow[..., Any]:

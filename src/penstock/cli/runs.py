@@ -204,7 +204,7 @@ def call_update(
     name: Annotated[str, typer.Argument(help="Of the update: its handler in the workflow function.")],
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(help="By position, as JSON. A word that is no JSON is a text.", metavar="[JSON]…"),
+        typer.Argument(help="By position, as JSON. A word that is not JSON is a text.", metavar="[JSON]…"),
     ] = None,
     update_id: Annotated[
         str | None, typer.Option(help="A second call with it is the same one, and gets the same answer.")

@@ -136,7 +136,7 @@ class RestTransport:
             headers["Content-Type"] = "application/json"
         if exchange.idempotency_key:  # an empty one is none, to an engine, too
             if not _fits_a_header(exchange.idempotency_key):
-                raise BadRequest(f"the Idempotency-Key {exchange.idempotency_key!r} can be no value of a header")
+                raise BadRequest(f"the Idempotency-Key {exchange.idempotency_key!r} can't be the value of a header")
             headers["Idempotency-Key"] = exchange.idempotency_key
         traceparent = current_traceparent()
         if traceparent is not None:

@@ -58,7 +58,7 @@ class ChildCall(StepCall):
             return Outcome(decode(text, self.type))
         except ValueError as error:
             name = getattr(self.type, "__name__", self.type)
-            what = f"at {record.path}: {self.name!r} gave {shown(text)} which is no {name}: {error}"
+            what = f"at {record.path}: {self.name!r} gave {shown(text)} which does not fit {name}: {error}"
             raise Undecodable(what) from None
 
 

@@ -21,7 +21,7 @@ _TEXT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)\s*")
 def seconds_of(duration: Duration) -> float:
     """Seconds, 0 or more. Raises `BadDuration` for text without number and unit, and for more than 36,500 days."""
     if isinstance(duration, bool):
-        raise BadDuration(f"{duration} is no duration: seconds, a timedelta, or text")
+        raise BadDuration(f"{duration} is not a duration: seconds, a timedelta, or text")
     if isinstance(duration, timedelta):
         seconds = duration.total_seconds()
     elif isinstance(duration, str):
@@ -29,13 +29,13 @@ def seconds_of(duration: Duration) -> float:
         name = match[2].lower() if match else ""
         unit = _UNITS.get(name) or _UNITS.get(name.removesuffix("s") if len(name) > 2 else "")
         if match is None or unit is None:
-            raise BadDuration(f'{duration!r} is no duration: a number and a unit, as "90s", "2 h", "3 days"')
+            raise BadDuration(f'{duration!r} is not a duration: a number and a unit, as "90s", "2 h", "3 days"')
         seconds = float(match[1]) * unit
     else:
         try:
             seconds = float(duration)
         except Exception:  # of a conversion that is somebody else's code, too
-            raise BadDuration(f"{repr_of(duration)} is no duration: seconds, a timedelta, or text") from None
+            raise BadDuration(f"{repr_of(duration)} is not a duration: seconds, a timedelta, or text") from None
     if not 0 <= seconds <= MAX_DAYS * 86_400:  # NaN is not either
         raise BadDuration(f"{repr_of(duration)} is not between 0 and {MAX_DAYS:,} days")
     return seconds

@@ -118,5 +118,5 @@ def seconds_given(option: str, value: Duration, *, positive: bool = False) -> fl
     except BadDuration as error:
         raise BadDuration(f"{option}: {error}") from None
     if positive and not seconds:
-        raise BadDuration(f"{option}: {repr_of(value)} is no length of time: give more than 0, or leave it out")
+        raise BadDuration(f"{option}: {repr_of(value)} is not a length of time: give more than 0, or leave it out")
     return seconds

@@ -153,7 +153,7 @@ class StepCall:
                 f"{self.name} at {path} returned a value that would not come back as it is: {error}"
             ) from None
         except ValueError as error:
-            what = f"{self.name} at {path} returned {shown(text)} which is no {self._type()}"
+            what = f"{self.name} at {path} returned {shown(text)} which does not fit {self._type()}"
             raise Unencodable(f"{what}: {error}") from None
         return text
 
@@ -176,7 +176,7 @@ class StepCall:
             return Outcome(self.step.parameters.result(text))
         except ValueError as error:
             raise Undecodable(
-                f"at {record.path}: {self.name!r} returned {shown(text)} which is no {self._type()}: {error}"
+                f"at {record.path}: {self.name!r} returned {shown(text)} which does not fit {self._type()}: {error}"
             ) from None
 
 

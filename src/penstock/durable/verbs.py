@@ -495,7 +495,7 @@ def _decoder(name: str, type_: type[T]) -> Callable[[Record], Outcome]:
         try:
             return Outcome(decode(text, type_))
         except ValueError as error:
-            what = f"message {name!r} is {shown(text)} which is no {getattr(type_, '__name__', type_)}: {error}"
+            what = f"message {name!r} is {shown(text)} which does not fit {getattr(type_, '__name__', type_)}: {error}"
             return Outcome(error=BadMessage(what, text, str(error)))
 
     return outcome

@@ -52,7 +52,7 @@ class Workflow(Generic[P, R]):
         plain, self._is_static = plain_function(function, "workflow")
         function = cast("Callable[P, Coroutine[Any, Any, R]]", plain)
         if not inspect.iscoroutinefunction(function):
-            raise TypeError(f"{shown(repr_of(name))} is no async def: a workflow function awaits its steps")
+            raise TypeError(f"{shown(repr_of(name))} is not an async def: a workflow function awaits its steps")
         own = f'; as its function is called otherwise, write @workflow(name="…") above it ({where_of(function)})'
         instead = own if name == function.__name__ else ""
         check_name("the name of a workflow", name, instead=instead)
@@ -144,7 +144,9 @@ class Workflow(Generic[P, R]):
             raise Unencodable(f"the result of {self.name} would not come back as it is: {error}") from None
         except ValueError as error:
             name = getattr(type_, "__name__", type_)
-            raise Unencodable(f"the result of {self.name} is {shown(text)} which is no {name}: {error}") from None
+            raise Unencodable(
+                f"the result of {self.name} is {shown(text)} which does not fit {name}: {error}"
+            ) from None
         return text
 
     def body(self, arguments: str) -> Coroutine[Any, Any, R]:

@@ -75,10 +75,10 @@ def inherit(fd: int) -> socket.socket:
     try:
         sock = socket.socket(fileno=fd)
     except OSError as exc:
-        raise ListenError(f"file descriptor {fd} is no listening socket: {os.strerror(exc.errno or 0)}") from exc
+        raise ListenError(f"file descriptor {fd} is not a listening socket: {os.strerror(exc.errno or 0)}") from exc
     if sock.type != socket.SOCK_STREAM or not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
         sock.detach()
-        raise ListenError(f"file descriptor {fd} is no listening socket")
+        raise ListenError(f"file descriptor {fd} is not a listening socket")
     sock.setblocking(False)
     return sock
 

@@ -293,7 +293,7 @@ class RequestParser:
         if head.count(b" ", 0, line_end) != 2:
             raise bad_request("the request line is not three words with one space between them")
         if head.startswith(b"CONNECT "):
-            raise Refusal(501, "not-implemented", "this server is no proxy: CONNECT is not served")
+            raise Refusal(501, "not-implemented", "this server is not a proxy: CONNECT is not served")
         return version
 
     def _check_framing(self) -> None:
@@ -471,7 +471,7 @@ class RequestParser:
 
 def check_host(host: bytes) -> None:
     if _HOST.fullmatch(host) is None:
-        raise bad_request("the Host header is no host and port")
+        raise bad_request("the Host header is not a host and port")
     if len(_good_hosts) < _HOSTS_KEPT:  # others are looked at each time
         _good_hosts.add(host)
 

@@ -74,7 +74,7 @@ def origin_form(target: bytes) -> bytes:
         return target
     scheme, separator, rest = target.partition(b"://")
     if not separator or scheme.lower() not in (b"http", b"https"):
-        raise bad_request("the request target is no path")
+        raise bad_request("the request target is not a path")
     slash = rest.find(b"/")
     if slash >= 0:
         return rest[slash:]

@@ -142,7 +142,7 @@ def encode_head(
     the same. Raises ValueError for what can't be sent: a status below 200, CR or LF in a header, a bad length.
     """
     if not 200 <= status <= 999:
-        raise ValueError(f"{status} is no final status")
+        raise ValueError(f"{status} is not a final status")
     lines = [_STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status, date_line]
     declared, wants_close = _copy_headers(headers, lines)
     keep_alive = keep_alive and not wants_close

@@ -66,7 +66,7 @@ class Unawaited(Coroutine[Any, Any, R]):
         text = self._text(sys._getframe(1))  # pyright: ignore[reportPrivateUsage] - documented
         if not name.startswith("__"):
             self._warn(text)
-        raise AttributeError(f"{name!r} is no attribute of a call: {text}")
+        raise AttributeError(f"{name!r} is not an attribute of a call: {text}")
 
     def __del__(self) -> None:
         if getattr(self, "_coroutine", self) is None:

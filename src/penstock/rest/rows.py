@@ -278,7 +278,7 @@ def _body_reader(row: Row, body: Body, limits: PayloadLimits) -> Callable[[bytes
 
     def read_whole(data: bytes) -> dict[str, Any]:
         if read_names is not None and (unknown := unknown_field(kind, read_names(data))) is not None:
-            raise BadRequest(f"{check_text(unknown, 'body', NAME_MAX_CHARS)}: is no field of {body.noun}")
+            raise BadRequest(f"{check_text(unknown, 'body', NAME_MAX_CHARS)}: is not a field of {body.noun}")
         return {body.field: read(data)}
 
     return read_whole

@@ -47,7 +47,7 @@ def known(kind: type[EnumT], number: int, field: str) -> EnumT | None:
     try:
         return kind(number) if number else None
     except ValueError:
-        raise BadRequest(f"{field}: {number} is no {kind.__name__}") from None
+        raise BadRequest(f"{field}: {number} is not a value of {kind.__name__}") from None
 
 
 async def read_variables(raw: bytes | None, limits: PayloadLimits, field: str) -> bytes | None:

@@ -359,7 +359,7 @@ def read_position(text: str, field: str) -> int:
     except ValueError:
         number = -1
     if not 0 <= number < 1 << 63:
-        raise BadRequest(f"{field}: {text[:40]!a} is no position")
+        raise BadRequest(f"{field}: {text[:40]!a} is not a position")
     return number
 
 
@@ -399,13 +399,13 @@ def _check_json(text: str, what: str) -> None:
     try:
         msgspec.json.decode(text, type=msgspec.Raw)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise BadRequest(f"{what}: is no JSON: {error}") from None
+        raise BadRequest(f"{what}: is not JSON: {error}") from None
 
 
 def _new_record(record: w.RunRecord) -> NewRecord:
     """Raises BadRequest for what is none of an executor's, and would be refused by the database only."""
     if record.kind not in APPENDED:
-        raise BadRequest(f"kind: {record.kind} is none that an executor writes")
+        raise BadRequest(f"kind: {record.kind} is not one that an executor writes")
     if (record.rules or 0) > UPDATE_RULES:
         raise BadRequest(f"rules: this engine knows versions of them up to {UPDATE_RULES}")
     if record.attempt < 0 or (record.took_ms or 0) > NUMBER_MAX:

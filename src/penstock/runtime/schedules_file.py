@@ -36,7 +36,7 @@ async def apply_schedules(schedules: Schedules, file: str) -> int:
 def _spec(file: str, id: str, said: object) -> ScheduleSpec:
     unknown = unknown_field(ScheduleSpec, cast("dict[str, object]", said)) if isinstance(said, dict) else None
     if unknown is not None:
-        raise BadRequest(f"{SETTING}: {file}: {id}: {unknown} is no field of a schedule")
+        raise BadRequest(f"{SETTING}: {file}: {id}: {unknown} is not a field of a schedule")
     try:
         return msgspec.json.decode(msgspec.json.encode(said), type=ScheduleSpec)
     except (msgspec.MsgspecError, TypeError) as error:

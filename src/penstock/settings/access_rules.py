@@ -40,12 +40,12 @@ def access_problems(settings: Settings) -> list[tuple[str, str]]:
     wrong += _key_source_problems(settings)
     wrong += _tls_problems(settings)
     wrong += [
-        ("cors_origins", f"{origin!r} is no origin: scheme://host or scheme://host:port, nothing after it")
+        ("cors_origins", f"{origin!r} is not an origin: scheme://host or scheme://host:port, nothing after it")
         for origin in settings.cors_origins
         if origin not in ("*", "null") and not _ORIGIN.fullmatch(origin)
     ]
     wrong += [
-        ("allowed_hosts", f"{host!r} is no name of a host; it has no port, and IPv6 addresses stand in []")
+        ("allowed_hosts", f"{host!r} is not the name of a host; it has no port, and IPv6 addresses stand in []")
         for host in settings.allowed_hosts
         if not _HOST.fullmatch(host)
     ]
@@ -79,7 +79,7 @@ def _key_source_problems(settings: Settings) -> list[tuple[str, str]]:
         parts = urlsplit(source)
         host = parts.hostname
     except ValueError:
-        return [(name, f"{source!r} is no URL")]
+        return [(name, f"{source!r} is not a URL")]
     if parts.scheme == "https" or (parts.scheme == "http" and host is not None and is_loopback(host)):
         return []
-    return [(name, f"{source!r} is no https:// URL" + ("" if settings.oidc_jwks else "; else oidc_jwks is needed"))]
+    return [(name, f"{source!r} is not an https:// URL" + ("" if settings.oidc_jwks else "; else oidc_jwks is needed"))]

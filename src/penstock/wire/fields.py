@@ -75,7 +75,7 @@ def take_json(name: str) -> TakeBytes:
         try:
             values[name] = _decode_json(part) if part else None
         except (msgspec.DecodeError, RecursionError) as error:
-            raise DecodeError(f"{name} is no JSON: {error}") from None
+            raise DecodeError(f"{name} is not JSON: {error}") from None
 
     return take
 

@@ -82,7 +82,7 @@ class FrameReader:
             return 0
         part = min(len(self._preface), len(found))
         if found[:part] != self._preface[:part]:
-            raise BrokenConnection(ErrorCodes.PROTOCOL_ERROR, "this is no HTTP/2")
+            raise BrokenConnection(ErrorCodes.PROTOCOL_ERROR, "this is not HTTP/2")
         self._preface = self._preface[part:]
         return part
 

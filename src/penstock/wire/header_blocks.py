@@ -171,7 +171,7 @@ def _content_length(headers: Headers) -> int | None:
     for name, value in headers:
         if name == b"content-length":
             if not value.isdigit() or len(value) > 19 or found not in (None, int(value)):
-                raise BrokenConnection(ErrorCodes.PROTOCOL_ERROR, "a content-length that is no number")
+                raise BrokenConnection(ErrorCodes.PROTOCOL_ERROR, "a content-length that is not a number")
             found = int(value)
     return found
 

@@ -138,7 +138,7 @@ def encode_value(value: object) -> bytes:
     if kind is list or isinstance(value, (list, tuple)):
         inner = _items(cast(Sequence[object], value))
         return b"\x32" + write_varint(len(inner)) + inner
-    raise TypeError(f"{kind.__name__} is no JSON value")
+    raise TypeError(f"{kind.__name__} is not a JSON value")
 
 
 def _item_head(size: int) -> bytes:

@@ -76,7 +76,7 @@ class Handler:
         if not job_type:
             raise ValueError("a handler needs the name of a job type")
         if not callable(function):
-            raise TypeError(f"the handler for {job_type!r} is no function: {function!r}")
+            raise TypeError(f"the handler for {job_type!r} is not a function: {function!r}")
         if concurrency is not None and concurrency < 1:
             raise ValueError(f"the handler for {job_type!r}: concurrency must be at least 1, not {concurrency}")
         if timeout_s is not None and not timeout_s > 0:

@@ -75,7 +75,7 @@ class AllowedPlace(NamedTuple):
         try:
             url = httpx.URL(text)
         except httpx.InvalidURL as error:
-            raise ValueError(f"{text!r} is no URL: {error}") from None
+            raise ValueError(f"{text!r} is not a URL: {error}") from None
         if url.scheme not in ("http", "https") or not url.host or url.userinfo or url.query or url.fragment:
             raise ValueError(f"{text!r}: give an address such as https://api.example or https://api.example/v2")
         return cls(url.scheme, url.host, _port(url), url.path.rstrip("/"))
@@ -164,7 +164,7 @@ class HttpRequests:
         def secret(found: re.Match[str]) -> str:
             one = self._secrets.get(found[1])
             if one is None or (one.place is not None and not one.place.holds(url)):
-                reason = f"headers: {{{{{found[1]}}}}} is no secret that --secret gives for this address"
+                reason = f"headers: {{{{{found[1]}}}}} is not a secret that --secret gives for this address"
                 raise StepError("HTTP_NOT_ALLOWED", reason, retryable=False)
             return one.value
 

@@ -479,7 +479,7 @@ DIFFERENCES: dict[str, Callable[[Case], bool]] = {
     "when the types are known beforehand": _theirs(STATIC),
     "`#index` in any predicate": _theirs("^compile: unknown pointer #index"),
     "`n?.x` of a number": lambda case: "?." in case.source and _theirs(r"cannot fetch|int\(string\)")(case),
-    "a key that is no text": _any_of(
+    "a key that is not a text": _any_of(
         _theirs("not assignable to type string|unhashable|unsupported type: map"),
         _ours("a map has strings as keys"), _theirs_gives(r'"\$pairs"'),
     ),
@@ -495,8 +495,8 @@ DIFFERENCES: dict[str, Callable[[Case], bool]] = {
         lambda case: re.search(r"(and|&&) \(false\)$|(or|\|\|) \(true\)$", case.source) is not None,
     ),
     "the fraction is cut off": _ours("must be a whole number, not -?[0-9]"),
-    "of what is no list": _ours("must be an array, not|in needs an array"),
-    "of one value that is no number": _ours("^(min|max) takes numbers"),
+    "of what is not a list": _ours("must be an array, not|in needs an array"),
+    "of one value that is not a number": _ours("^(min|max) takes numbers"),
     "a duration is a number of nanoseconds": _any_of(
         _both_give(r"type\(.*duration"),
         _ours("not a duration$|a number and a duration|a duration and a (number|duration)"),
@@ -513,16 +513,16 @@ DIFFERENCES: dict[str, Callable[[Case], bool]] = {
         lambda case: isinstance(case.theirs.get("value"), int) and len(str(case.ours.get("value"))) == 1,
     ),
     "an empty array": _both_give(r"(split|splitAfter|concat)\("),
-    "bytes that are no UTF-8": _ours("no text in base64"),
+    "bytes that are no UTF-8": _ours("is not base64"),
     "a time of day alone": _any_of(
-        _theirs_gives("0000-"), lambda case: _ours("is no date that is known")(case) and "Monday January" in case.source
+        _theirs_gives("0000-"), lambda case: _ours("not a date that is known")(case) and "Monday January" in case.source
     ),
     "`a[9] ?? 1`": lambda case: "??" in case.source and _theirs("index out of range")(case),
     "`AddDate(nil, 1, 1)`": _ours("of AddDate must be a whole number, not nil"),
     "whole and decimal numbers within maps": _both_give(r"1\.0}"),
     "`string(1500000.5)`": _both_give(r"string\(1500000\.5\)"),
     "of a whole number | a decimal": _both_give(r"type\((ceil|floor|round)\("),
-    "`+x` of what is no number": _ours(r"^\+ needs a number"),
+    "`+x` of what is not a number": _ours(r"^\+ needs a number"),
 }  # fmt: skip
 
 

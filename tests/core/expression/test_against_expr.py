@@ -32,7 +32,7 @@ DIFFERENCES = {
     "contract: nothing is converted, so no fraction is cut off and no other type taken for a bool": [
         "v.a[v.f]", "1..v.f", "v.f..3", "v.f and true", "true and v.f", "true && v.n", "false || v.s",
     ],
-    "contract: values of different types are unequal, so a number is no key of a map": ["1 in m", "1 in v.m"],
+    "contract: values of different types are unequal, so a number is not a key of a map": ["1 in m", "1 in v.m"],
     "contract: strings count characters": ["s[0:2]", "s[1]", "s[-1]", '"abc"[1]', '"héllo"[1:2]', "v.s[1]"],
     "contract: whole numbers of any size": [
         "99999999999999999999", "9223372036854775808", "int(1e300)", 'int("99999999999999999999")',
@@ -45,7 +45,7 @@ DIFFERENCES = {
         'duration("PT1H")', 'toJSON(duration("1h"))', 'max(duration("1h"),duration("2h"))',
         'date("2024-01-02").Weekday() == 2',
     ],
-    "no time zones by name, and a time of day is no date": [
+    "no time zones by name, and a time of day is not a date": [
         'date("10:00:00")', 'date("2024-01-02", "2006-01-02", "Europe/Berlin")',
     ],
     "JSON can't hold it": ['"\\ud800"', '"\\000"', 'fromBase64("//79")'],
@@ -53,10 +53,10 @@ DIFFERENCES = {
         "string(1e20)", "string(0.00001)", "string(123456789.0)", "string(12345678901234567890.0)", "string(-0.0)",
         "string(1e-5)",
     ],
-    "a function is no value": ["len", "upper"],
+    "a function is not a value": ["len", "upper"],
     "a predicate goes through an array": ["any(v.m, true)"],
     "only plain notation of numbers in text": ['float("1_0.5")', 'float("0x1p-2")'],
-    "an empty array is no nil": ['split("a b c", " ", 0)'],
+    "an empty array is not a nil": ['split("a b c", " ", 0)'],
     "ours: a second argument of round": ["round(1.234, 2)"],
     "a name of let hides a variable; expr refuses it": ["let f = 2; f"],
 }  # fmt: skip

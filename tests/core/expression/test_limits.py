@@ -205,7 +205,7 @@ OVER = [
     ("decimal('1e999') + decimal('1e-999')", "a decimal of more than 1000 digits"),
     ("decimal(big)", "a decimal of more than 1000 digits"),
     ("decimal(text)", None),
-    ("decimal('1e999999999')", "'1e999999999' is no number"),
+    ("decimal('1e999999999')", "'1e999999999' is not a number"),
     ("decimal(2) ** 100000", "a decimal of more than 1000 digits"),
     ("decimal('1.1') ** big", "a decimal of more than 1000 digits"),
     ("round(1.5, big)", "places must be from -1000 to 1000"),

@@ -128,8 +128,8 @@ REFUSALS = [
     (r"'\0'", 2, "unknown escape in a string"),
     (r"'\`'", 2, "unknown escape in a string"),
     (r"'\u{1234567}'", 2, "unknown escape in a string"),
-    (r"'\ud800'", 2, "an escape sequence is no character"),
-    (r"'\U00110000'", 2, "an escape sequence is no character"),
+    (r"'\ud800'", 2, "an escape sequence is not a character"),
+    (r"'\U00110000'", 2, "an escape sequence is not a character"),
     # characters
     ("@", 1, "unexpected character @"),
     ("a & b", 3, "unexpected character &"),

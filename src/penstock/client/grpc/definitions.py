@@ -165,7 +165,7 @@ def _number(kind: type[m.StepType] | type[m.BoundaryEventType], name: str | None
     try:
         return kind[name] if name else 0
     except KeyError:
-        raise BadRequest(f"{name!r} is no {kind.__name__}") from None
+        raise BadRequest(f"{name!r} is not a value of {kind.__name__}") from None
 
 
 def document_of(message: m.WorkflowDefinition) -> dict[str, Any]:

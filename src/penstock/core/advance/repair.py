@@ -155,5 +155,5 @@ def find_mover(definition: Definition, tokens: Sequence[Token], token: Token, ta
             f"branches: move it to '{gateway.id}'"
         )
     if target.type is StepType.JOIN_GATEWAY:
-        raise Conflict(f"step '{target.id}' is a join, and what is moved is no branch of its gateway")
+        raise Conflict(f"step '{target.id}' is a join, and what is moved is not a branch of its gateway")
     return mover

@@ -86,14 +86,14 @@ def _read(frame: Frame, value: object, given_layout: object, zone: ZoneInfo | No
         moment = layout.read(source, candidate, zone)
         if moment is not None:
             return moment
-    raise Fault(f"{source!a} is no date that is known" + (" in this layout" if given_layout is not ABSENT else ""))
+    raise Fault(f"{source!a} is not a date that is known" + (" in this layout" if given_layout is not ABSENT else ""))
 
 
 def _exact(source: str) -> datetime:
     try:
         return datetime.fromisoformat(source)
     except ValueError:
-        raise Fault(f"{source!a} is no date that exists") from None
+        raise Fault(f"{source!a} is not a date that exists") from None
 
 
 def duration(frame: Frame, value: object) -> timedelta:
@@ -108,7 +108,7 @@ def duration(frame: Frame, value: object) -> timedelta:
     body = source[1:] if source[:1] in ("+", "-") else source
     micros = _iso_microseconds(body) if body.startswith("P") else _go_microseconds(body)
     if micros is None:
-        raise Fault(f"{source!a} is no duration: write it like 1h30m, 90s or PT1H30M")
+        raise Fault(f"{source!a} is not a duration: write it like 1h30m, 90s or PT1H30M")
     try:
         return timedelta(microseconds=sign * int(micros))
     except OverflowError:

@@ -78,7 +78,7 @@ def decimal_in(frame: Frame, source: str) -> Decimal:
     """The decimal that a text is. Raises `Fault` when it is none."""
     frame.charge_chars(len(source))
     if len(source) > 2 * DIGITS_MAX or not _TEXT.fullmatch(source):
-        raise Fault(f"{source[:40]!a} is no number")
+        raise Fault(f"{source[:40]!a} is not a number")
     return _checked(Decimal(source))
 
 

@@ -73,7 +73,7 @@ def _separators(options: object) -> tuple[str, str]:
 def _picture(source: str) -> re.Match[str]:
     match = _PICTURE.fullmatch(source)
     if match is None or not (match["whole"].strip(",") or match["fraction"]):
-        raise Fault(f"{source!a} is no picture of a number such as #,##0.00")
+        raise Fault(f"{source!a} is not a picture of a number such as #,##0.00")
     return match
 
 

@@ -91,7 +91,7 @@ def _round(frame: Frame, value: object, places: object = None) -> object:
     given = number(value, "the first argument of round")
     exact = decimals.decimal_of(frame, given)
     if exact is None:
-        raise Fault("the first argument of round is no finite number")
+        raise Fault("the first argument of round is not a finite number")
     made = decimals.rounded_to(frame, exact, count)
     # A decimal has no more places than it is written with: what it would be rounded to beyond them is the number.
     return given if made == exact else frame.new_integer(int(made)) if type(given) is int else float(made)
@@ -124,7 +124,7 @@ def _int(frame: Frame, value: object) -> object:
     if type(value) is str:
         frame.charge_chars(len(value))
         if len(value) > NUMBER_MAX_CHARS or not _WHOLE.fullmatch(value):
-            raise Fault(f"{value[:40]!a} is no whole number")
+            raise Fault(f"{value[:40]!a} is not a whole number")
         return frame.new_integer(int(value))
     if isinstance(value, Decimal):
         return frame.new_integer(int(value))
@@ -137,7 +137,7 @@ def _float(frame: Frame, value: object) -> object:
     if type(value) is str:
         frame.charge_chars(len(value))
         if len(value) > NUMBER_MAX_CHARS or not _DECIMAL.fullmatch(value):
-            raise Fault(f"{value[:40]!a} is no number")
+            raise Fault(f"{value[:40]!a} is not a number")
         result = float(value)
     elif isinstance(value, Decimal):
         result = float(value)
@@ -338,7 +338,7 @@ def _from_base64(frame: Frame, value: object) -> object:
     try:
         return base64.b64decode(source, validate=True).decode()
     except (binascii.Error, UnicodeDecodeError, ValueError):
-        raise Fault("the argument of fromBase64 is no text in base64") from None
+        raise Fault("the argument of fromBase64 is not base64") from None
 
 
 # --- arrays and maps --------------------------------------------------------------------------------------------------

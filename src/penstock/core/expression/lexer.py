@@ -194,7 +194,7 @@ def _unescape_bytes(body: str, position: int) -> list[object]:
             raise Fault("bytes have no \\u: write \\x and two digits", position + done)
         code = int(octal, 8) if octal else int(two, 16) if two else ord(_escaped(match, position + done))
         if code > _MAX_BYTE:
-            raise Fault("an escape sequence is no byte", position + done)
+            raise Fault("an escape sequence is not a byte", position + done)
         found.append(code)
         done = match.end()
     return found
@@ -213,7 +213,7 @@ def _escaped(match: re.Match[str], position: int) -> str:
             raise Fault("unknown escape in a string", position)
         code = int(digits, 16)
     if code in _SURROGATES or code > _MAX_CODE_POINT:
-        raise Fault("an escape sequence is no character", position)
+        raise Fault("an escape sequence is not a character", position)
     return chr(code)
 
 

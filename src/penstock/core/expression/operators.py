@@ -107,7 +107,7 @@ def power(frame: Frame, left: object, right: object) -> object:
     except OverflowError:
         raise Fault("the result is too large for a decimal number") from None
     except ValueError:
-        raise Fault("the result is no finite number") from None
+        raise Fault("the result is not a finite number") from None
 
 
 def _whole_power(frame: Frame, base: int, exponent: int) -> int:

@@ -82,7 +82,7 @@ def type_name(value: object) -> str:
 def finite(value: float) -> float:
     if math.isfinite(value):
         return value
-    raise Fault("the result is no finite number")
+    raise Fault("the result is not a finite number")
 
 
 def whole(value: object, what: str) -> int:

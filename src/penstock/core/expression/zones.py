@@ -57,7 +57,7 @@ def timezone(frame: Frame, name: object) -> object:
     given = text(name, "the argument of timezone") or "UTC"
     zone = None if given == "Local" else _read(given)  # the engine's own place says nothing
     if zone is None:
-        raise Fault(f"{given[:ZONE_MAX_CHARS]!a} is no time zone such as Europe/Berlin")
+        raise Fault(f"{given[:ZONE_MAX_CHARS]!a} is not a time zone such as Europe/Berlin")
     return zone
 
 

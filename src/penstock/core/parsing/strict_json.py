@@ -142,7 +142,7 @@ def _flaws_of(value: object, bound: int, number_max_digits: int) -> Sequence[str
         return _flaws_of_keys(cast("dict[str, object]", value))
     if isinstance(value, _HugeNumber):
         return (f"a whole number of more than {number_max_digits} digits",)
-    raise TypeError(f"{type(value).__name__} is no part of a JSON tree")
+    raise TypeError(f"{type(value).__name__} is not part of a JSON tree")
 
 
 def _flaws_of_keys(found: dict[str, object]) -> Sequence[str]:

@@ -178,7 +178,7 @@ def read_zone(name: str) -> ZoneInfo:
             raise ValueError
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise ScheduleError("timeZone", f"{name[:ZONE_MAX_CHARS]!a} is no time zone such as Europe/Berlin") from None
+        raise ScheduleError("timeZone", f"{name[:ZONE_MAX_CHARS]!a} is not a time zone such as Europe/Berlin") from None
 
 
 def _expression(text: str, field: str) -> str:
@@ -189,7 +189,7 @@ def _expression(text: str, field: str) -> str:
     try:
         CronSim(expression, datetime(2000, 1, 1, tzinfo=UTC))
     except (CronSimError, ValueError) as error:
-        raise ScheduleError(field, f"{shown!a} is no cron expression: {str(error).lower()}") from None
+        raise ScheduleError(field, f"{shown!a} is not a cron expression: {str(error).lower()}") from None
     return expression
 
 

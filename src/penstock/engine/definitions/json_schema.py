@@ -179,7 +179,7 @@ def _fields(rules: dict[str, Any], value: dict[str, object], at: str, budget: _B
             return
         if name not in properties and others is False:
             known = f": there {'are' if len(properties) > 1 else 'is'} {', '.join(properties)}" if properties else ""
-            yield Problem(_under(at, name), f"is none of its names{known}")
+            yield Problem(_under(at, name), f"is not one of its names{known}")
         found = _find(properties.get(name, others), item, _under(at, name), budget, depth + 1)
         if found is not None:
             yield found

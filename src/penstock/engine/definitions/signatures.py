@@ -107,7 +107,7 @@ def _checked(arguments: bytes) -> str:
         schema = msgspec.json.decode(arguments, type=dict[str, object])
         text = arguments.decode()
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise BadRequest(f"arguments_schema: is no JSON object: {error}") from None
+        raise BadRequest(f"arguments_schema: is not a JSON object: {error}") from None
     # values stand in the innermost object, a level deeper
     if schema.get("type") != "object" or "\\u0000" in text or is_deeper(schema, DEPTH_MAX - 1):
         raise BadRequest("arguments_schema: must be the JSON schema of an object")

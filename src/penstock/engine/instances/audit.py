@@ -119,7 +119,7 @@ def slice_of(records: Sequence[AuditRecord], first: int, limit: int) -> Page[Aud
 def place_after(records: Sequence[AuditRecord], cursor: str) -> int:
     """Where the records after ``cursor`` begin. Raises BadRequest."""
     if _CURSOR.fullmatch(cursor) is None:
-        raise BadRequest("cursor: is no `next` of this list")
+        raise BadRequest("cursor: is not a `next` of this list")
     micros, rank, seen = map(int, cursor.split("-"))
     for place, record in enumerate(records):
         order = (record.at - _EPOCH) // _MICROSECOND, _order(record)[1]

@@ -35,7 +35,7 @@ class RetentionRules:
             match = _RULE.fullmatch(text)
             if match is None or (match["definition"] == "*" and match["status"] is None):
                 raise BadRequest(
-                    f"retention_rules: '{text}' is none of definition=days, definition:STATUS=days, *:STATUS=days"
+                    f"retention_rules: '{text}' is not one of definition=days, definition:STATUS=days, *:STATUS=days"
                     " (COMPLETED, FAILED or CANCELLED; days may be `never`)"
                 )
             place = match["definition"], None if match["status"] is None else InstanceStatus[match["status"]]

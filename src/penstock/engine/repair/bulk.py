@@ -173,7 +173,9 @@ class Bulk:
 
     async def list(self, cursor: str | None, limit: int) -> Page[BulkView]:
         """Newest first. Raises BadRequest."""
-        before = store.BEYOND_ALL if cursor is None else _number(cursor, BadRequest("cursor: is none of this list"))
+        before = (
+            store.BEYOND_ALL if cursor is None else _number(cursor, BadRequest("cursor: is not a `next` of this list"))
+        )
         limit = min(max(limit, 1), LIST_MAX)
         async with self._database.connection() as connection:
             rows = await store.read(connection, before=before, limit=limit)
@@ -371,7 +373,7 @@ def _named(named: Sequence[str]) -> _Wanted:
         try:
             ids.read_instance(id)
         except NotFound:
-            raise BadRequest(f"ids: '{id}' is no instance id") from None
+            raise BadRequest(f"ids: '{id}' is not an instance id") from None
     return _Wanted(ids=list(named))
 
 

@@ -218,4 +218,4 @@ def check_steps(target: LoadedDefinition, renamed: Mapping[str, str]) -> None:
     for before, after in renamed.items():
         if len(before) > longest or target.definition.step(after) is None:
             about = f"'{target.definition.id}' version {target.version}"
-            raise BadRequest(f"steps: '{before[:longest]}' becomes '{after[:longest]}', which is no step of {about}")
+            raise BadRequest(f"steps: '{before[:longest]}' becomes '{after[:longest]}', which is not a step of {about}")

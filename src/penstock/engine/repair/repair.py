@@ -161,7 +161,7 @@ class Repair:
         given, removed = check_edit(bytes(edit.set), edit.remove, self._limits, "set")
         check_note(edit.note)
         if edit.if_version is not None and _VERSION.fullmatch(edit.if_version) is None:
-            raise BadRequest("ifVersion: is no version of variables")
+            raise BadRequest("ifVersion: is not a version of variables")
         command = EditCommand(
             number,
             given,

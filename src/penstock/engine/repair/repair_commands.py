@@ -160,5 +160,5 @@ def step_of(loaded: LoadedDefinition, step_id: str, field: str) -> Step:
     step = loaded.definition.step(step_id)
     if step is None:
         about = f"'{loaded.definition.id}' version {loaded.version}"
-        raise BadRequest(f"{field}: '{step_id[:256]}' is no step of {about}")
+        raise BadRequest(f"{field}: '{step_id[:256]}' is not a step of {about}")
     return step

@@ -112,7 +112,7 @@ def read_execution(text: str | None) -> tuple[int, int] | None:
     try:
         found = read_job(text)
     except NotFound:
-        raise BadRequest("executionId: is no id of an execution") from None
+        raise BadRequest("executionId: is not the id of an execution") from None
     return found.token, found.seq
 
 

@@ -49,7 +49,7 @@ def read_cursor(cursor: str | None, first: int = BEYOND_ALL) -> int:
     try:
         return ids.read_instance(cursor)
     except NotFound:
-        raise BadRequest("cursor: is no `next` of this list") from None
+        raise BadRequest("cursor: is not a `next` of this list") from None
 
 
 def read_numbers(cursor: str, *, digits: int, count: int = 1) -> tuple[int, ...]:
@@ -60,7 +60,7 @@ def read_numbers(cursor: str, *, digits: int, count: int = 1) -> tuple[int, ...]
         numbers = tuple(map(int, parts))
         if max(numbers) <= BEYOND_ALL:
             return numbers
-    raise BadRequest("cursor: is no `next` of this list")
+    raise BadRequest("cursor: is not a `next` of this list")
 
 
 def show_cursor(last: int | None) -> str | None:
@@ -85,7 +85,7 @@ def read_key_cursor(cursor: str | None) -> KeyPlace:
     except (binascii.Error, ValueError):
         text = NO_TEXT
     if NO_TEXT in text:
-        raise BadRequest("cursor: is no `next` of this list")
+        raise BadRequest("cursor: is not a `next` of this list")
     return KeyPlace(text, read_cursor(id, 0))
 
 
@@ -100,5 +100,5 @@ def read_time_cursor(cursor: str | None) -> TimePlace:
         return TimePlace()
     at_us, id = read_numbers(cursor, digits=ID_DIGITS, count=2)
     if at_us >= LATEST_US:
-        raise BadRequest("cursor: is no `next` of this list")
+        raise BadRequest("cursor: is not a `next` of this list")
     return TimePlace(at_us, id)

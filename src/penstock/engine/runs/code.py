@@ -174,7 +174,7 @@ class Code:
             try:
                 gone = await definition_store.delete(connection, id, actor(), audit=self._settings.audit_log_enabled)
             except definition_store.OtherKind:
-                raise Conflict(f"'{id}' is no durable workflow: only durable workflows can be deleted") from None
+                raise Conflict(f"'{id}' is not a durable workflow: only durable workflows can be deleted") from None
             finally:  # also where nobody heard what became of it
                 self._definitions.evict(id)
                 self._versions = {each: known for each, known in self._versions.items() if each.definition_id != id}

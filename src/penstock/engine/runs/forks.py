@@ -94,7 +94,7 @@ class Forks:
             raise NotFound(f"instance '{id}' is unknown")
         row, loaded = rows[0], await self._definitions.by_key(connection, rows[0].definition)
         if not loaded.code:
-            raise Conflict(f"instance '{id}' is no durable run: it has a history, no journal")
+            raise Conflict(f"instance '{id}' is not a durable run: it has a history, no journal")
         arguments = (await fork_store.arguments(connection, number) or "").encode() or EMPTY_OBJECT
         signatures = self._definitions.signatures
         if row.schedule is not None and await signatures.problem_of(connection, loaded.code_type, arguments):

@@ -95,7 +95,7 @@ def read_sent(data: bytes, field: str, max_bytes: int) -> Any:
     try:
         return msgspec.json.decode(data)
     except msgspec.DecodeError as error:
-        raise BadRequest(f"{field}: is no JSON: {error}") from None
+        raise BadRequest(f"{field}: is not JSON: {error}") from None
 
 
 def digest_of(name: str, value: Any) -> str:
@@ -304,7 +304,7 @@ class Journal:
         False: there is mail; read the journal and go on. ``view`` and ``branches`` as in `extend`. Raises LeaseLost.
         """
         if due_at is not None and math.isnan(due_at):
-            raise BadRequest("due_at: is no number")
+            raise BadRequest("due_at: is not a number")
         branches = self._check_shown(view, branches)
         item = ParkItem(store.ParkedRun(run_lease, mail, due_at, branches, view))
         return bool(await self.commit_queues.park.submit(item))

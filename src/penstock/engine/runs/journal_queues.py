@@ -355,7 +355,7 @@ class JournalQueues:
             elif row.status is None:
                 item.refuse(NotFound("the instance is unknown"))
             elif not row.is_code:
-                item.refuse(Conflict("the instance is no durable run: it takes signals, no messages"))
+                item.refuse(Conflict("the instance is not a durable run: it takes signals, no messages"))
             elif row.is_full:
                 item.refuse(MailboxFull(f"the run has {limit:,} unread messages"))
             elif row.status == InstanceStatus.ACTIVE:

@@ -228,7 +228,7 @@ class Runs:
         try:
             since = read_cursor(after, 0)
         except BadRequest:
-            raise BadRequest("after: is no position of a record") from None
+            raise BadRequest("after: is not the position of a record") from None
         parts = 1 if since else 2  # a page may be larger by a payload
         await current_reservation().reserve_soon(
             COPIES * (store.PAGE_MAX_BYTES + parts * self._settings.payload_max_bytes)
@@ -346,7 +346,7 @@ class Runs:
     ) -> tuple[InstanceRow, LoadedDefinition]:
         row, loaded = await self._instance(connection, number, instance_id)
         if not loaded.code:
-            raise Conflict(f"instance '{instance_id}' is no durable run: it has a history, no journal")
+            raise Conflict(f"instance '{instance_id}' is not a durable run: it has a history, no journal")
         return row, loaded
 
 
@@ -384,7 +384,7 @@ def _shown(record: JournalRow, replayed: bool | None, sender: str | None) -> Jou
 def _read_position(text: str) -> int:
     """Raises BadRequest."""
     if _POSITION.fullmatch(text) is None or (position := int(text, 16)) >= 1 << 63:
-        raise BadRequest("position: is none of a journal's: give `position` of a rejected message")
+        raise BadRequest("position: is not one of a journal's: give `position` of a rejected message")
     return position
 
 

@@ -341,5 +341,5 @@ def _output(written: WrittenOutput | None) -> str | None:
 
 def _read_cursor(cursor: str) -> int:
     if not (cursor.isascii() and cursor.isdigit() and len(cursor) <= 18):
-        raise BadRequest("cursor: is no `next` of this history")
+        raise BadRequest("cursor: is not a `next` of this history")
     return int(cursor)

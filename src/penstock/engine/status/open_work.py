@@ -264,4 +264,4 @@ def _timer_key(cursor: str) -> TimerKey:
     try:
         return TimerKey(_EPOCH + micros * _MICROSECOND, token, seq, index - _INDEX_BASE)
     except OverflowError:
-        raise BadRequest("cursor: is no `next` of this list") from None
+        raise BadRequest("cursor: is not a `next` of this list") from None

@@ -231,4 +231,4 @@ def _instance(id: str) -> int:
     try:
         return ids.read_instance(id)
     except NotFound:
-        raise BadRequest(f"'{id[:64]}' is no instance id") from None
+        raise BadRequest(f"'{id[:64]}' is not an instance id") from None

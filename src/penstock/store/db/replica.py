@@ -58,6 +58,6 @@ class Replica:
             except (DatabaseError, PenstockError, OSError) as error:
                 return first_line(error)
             if not standby:
-                return "it is no standby"
+                return "it is not a standby"
             return None if lag_s <= self._max_lag_s else f"it is {lag_s:.0f} s behind"
         return f"it did not answer within {READ_TIMEOUT_S:g} s"

@@ -122,5 +122,5 @@ async def _read(connection: TrioConnection, statement: Statement, *, walk: bool 
         raise Unavailable("the list takes longer than two seconds now; try again later") from None
     except DataError:  # a cursor that somebody made up: a column has less room than its numbers
         await connection.rollback()
-        raise BadRequest("cursor: is no `next` of this list") from None
+        raise BadRequest("cursor: is not a `next` of this list") from None
     return cast("list[Any]", rows)
