@@ -32,7 +32,8 @@ def report_other(package: str) -> None:
     then other files of ours may be missing."""
     if getattr(sys.modules[OTHER], "DISTRIBUTION", None) != NAME:
         raise ImportError(
-            f"{package}/__init__.py is not the one of {NAME}, whose other modules are there: the distribution `{OTHER}`"
+            f"{package}/__init__.py does not belong to {NAME}, although other modules of {NAME} are there: the "
+            f"distribution `{OTHER}`"
             f" is another project and has replaced files of ours. {REPAIR}",
             name="penstock",
         )

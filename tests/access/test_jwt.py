@@ -112,9 +112,9 @@ async def test_a_token_of_the_issuer_gets_in(jwks: Path, key: Any, kid: str, alg
         ({"exp": "never"}, "it can't be read"),
         ({"nbf": later(600)}, "not valid yet"),
         ({"iat": later(600)}, "not valid yet"),
-        ({"sub": None}, "names nobody"),
-        ({"sub": ""}, "names nobody"),
-        ({"sub": "a\nb"}, "names nobody"),
+        ({"sub": None}, "does not hold a name"),
+        ({"sub": ""}, "does not hold a name"),
+        ({"sub": "a\nb"}, "does not hold a name"),
     ],
 )
 async def test_a_claim_that_is_wrong_is_told(jwks: Path, changes: dict[str, Any], said: str) -> None:

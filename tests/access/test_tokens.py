@@ -99,5 +99,5 @@ def test_a_line_that_is_no_network_is_refused(line):
 async def test_two_proofs_at_once_are_none():
     proof = bearer("viewer").encode()
     assert (await make_gate().identify([proof], None)).name == "token:viewer"
-    with pytest.raises(Unauthenticated, match="the header Authorization stands twice: send it once"):
+    with pytest.raises(Unauthenticated, match="the request has the header Authorization twice: send it once"):
         await make_gate().identify([proof, proof], None)

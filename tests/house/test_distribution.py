@@ -140,5 +140,5 @@ def test_ours_refuses_where_the_other_has_replaced_the_first_file(site, package)
     done = run(site, f"import penstock.{package}")
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
-    assert last.startswith(f"ImportError: {site}/penstock/__init__.py is not the one of penstock-workflow")
+    assert last.startswith(f"ImportError: {site}/penstock/__init__.py does not belong to penstock-workflow")
     assert last.endswith("pip uninstall penstock penstock-workflow, then install penstock-workflow again")

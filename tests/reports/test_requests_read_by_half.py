@@ -38,7 +38,11 @@ async def test_the_same_value_twice_is_one_value() -> None:
 async def test_a_compressed_body_is_refused_by_name(path: str, coding: str) -> None:
     engine = ScriptedEngine()
     answer = await Rest(engine).post(path, gzip.compress(b"{}"), Content_Encoding=coding)
-    assert answer.error == (415, "unsupported-format", "Content-Encoding: no compressed body is read; send it as it is")
+    assert answer.error == (
+        415,
+        "unsupported-format",
+        "Content-Encoding: the engine reads no compressed bodies; send the body uncompressed",
+    )
     assert not engine.calls
 
 

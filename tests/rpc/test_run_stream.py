@@ -166,7 +166,7 @@ async def test_runs_that_could_not_be_told_of_cost_no_credit(
     [
         ({"executor": True, "completions": [w.Completion("1-1-1")]}, Status.INVALID_ARGUMENT, "no results"),
         ({"executor": True, "credits": [w.Credit("work", 1)]}, Status.INVALID_ARGUMENT, "executors take 'code:"),
-        ({"reads": [w.RunRead("1-1-1", 1)]}, Status.INVALID_ARGUMENT, "executor: was not said"),
+        ({"reads": [w.RunRead("1-1-1", 1)]}, Status.INVALID_ARGUMENT, "executor: is missing"),
         ({"credits": [w.Credit("code:order@1", 1)]}, Status.PERMISSION_DENIED, "for executors"),
     ],
 )

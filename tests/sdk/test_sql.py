@@ -184,12 +184,12 @@ def test_sqlalchemy_awaited(database_dsn: str, eyes: psycopg.Connection[Any], dr
 def test_what_is_awaited_and_what_is_not_are_told_apart(database_dsn: str) -> None:
     async def test() -> None:
         async with await psycopg.AsyncConnection.connect(database_dsn) as connection:
-            with pytest.raises(TypeError, match="AsyncConnection is awaited: use AsyncRequests"):
+            with pytest.raises(TypeError, match="AsyncConnection is an async connection: use AsyncRequests"):
                 Requests(connection)
 
     asyncio.run(test())
     with psycopg.connect(database_dsn) as connection:
-        with pytest.raises(TypeError, match="Connection is not awaited: use Requests"):
+        with pytest.raises(TypeError, match="Connection is not an async connection: use Requests"):
             AsyncRequests(connection)
         with pytest.raises(ValueError, match="start_at: has no time zone"):
             Requests(connection).start("orders", start_at=SOON.replace(tzinfo=None))

@@ -73,14 +73,14 @@ class Gate:
         of the issuer or a session that is not known yet.
         """
         if len(authorization) > 1:
-            raise Unauthenticated("the header Authorization stands twice: send it once")
+            raise Unauthenticated("the request has the header Authorization twice: send it once")
         if authorization:
             return await self._of_token(authorization[0])
         if session:
             return await self.sessions.identify(session, address)
         identity = (self._of_certificate(certificate) or self._networks.find(address)) if ambient else None
         if identity is None:
-            raise Unauthenticated("a token is needed: Authorization: Bearer ...")
+            raise Unauthenticated("this call needs a token: send the header `Authorization: Bearer …`")
         return identity
 
     def find(self, authorization: Sequence[bytes], address: str | None, certificate: Sequence[str]) -> Identity | None:

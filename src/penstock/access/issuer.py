@@ -68,7 +68,7 @@ class Issuer:
         document = await fetch_json(self._issuer.rstrip("/") + _DISCOVERY)
         found = cast("dict[str, Any]", document) if isinstance(document, dict) else {}
         if found.get("issuer") != self._issuer:
-            raise ValueError("the discovery document is another issuer's")
+            raise ValueError("the discovery document names another issuer")
         return found
 
     def url_in(self, document: Mapping[str, Any], name: str) -> str:
@@ -77,7 +77,7 @@ class Issuer:
         if not found.startswith(("https://", "http://")) or (
             self._issuer.startswith("https://") and not found.startswith("https://")
         ):
-            raise ValueError(f"the discovery document names no https:// {name}")
+            raise ValueError(f"the discovery document has no https:// URL as {name}")
         return found
 
     async def refresh_step(self) -> None:

@@ -157,7 +157,10 @@ class JwtVerifier:
     def _identity(self, claims: Mapping[str, Any]) -> Identity:
         name = claims.get(self._name_claim)
         if not isinstance(name, str) or not 0 < len(name) <= NAME_MAX_CHARS or not name.isprintable():
-            raise Unauthenticated(f"the token's claim {self._name_claim} names nobody")
+            raise Unauthenticated(
+                f"the token's claim {self._name_claim} does not hold a name: text of 1 to {NAME_MAX_CHARS} "
+                "printable characters"
+            )
         grant = merged(self._grants_of(claims))
         permissions = grant or Grant(frozenset())
         subject = claims.get("sub", name)

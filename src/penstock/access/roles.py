@@ -83,7 +83,7 @@ def grant_of(roles: Iterable[Role], job_types: Iterable[str] | None, apps: Itera
         if not limit or not all(limit) or len(limit) > JOB_TYPES_MAX:
             raise BadRequest(f"a role {role} is limited to 1 to {JOB_TYPES_MAX} {what}, none of them empty")
         if role not in found or Role.ADMIN in found:
-            raise BadRequest(f"{what} limit the role {role}; admin may work on all")
+            raise BadRequest(f"{what} limit the role {role}: give that role, and not admin, which may work on all")
     return Grant(found, types, names)
 
 

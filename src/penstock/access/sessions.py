@@ -98,7 +98,9 @@ class Sessions:
         async with self._connected() as connection:
             opened = await store.insert(connection, new, most=SESSIONS_MAX_COUNT, most_of_key=SESSIONS_MAX_COUNT_OF_ONE)
         if not opened:
-            raise Conflict(f"{SESSIONS_MAX_COUNT:,} sessions are open: `penstock session end` ends some")
+            raise Conflict(
+                f"{SESSIONS_MAX_COUNT:,} sessions are open, which is the most: end some with `penstock session end`"
+            )
         return OpenedSession(cookie, identity)
 
     async def end(self, cookie: bytes) -> None:
@@ -142,7 +144,7 @@ class Sessions:
                 if self._version is None or version.ended >= self._version.ended:
                     return self._keep(_identity_of(row))
                 # What was ended meanwhile has been forgotten here already, and nobody would tell of it again.
-        raise Unavailable("sessions change too fast")
+        raise Unavailable("the engine could not read the session, as sessions change too fast: try again")
 
     def _keep(self, identity: Identity) -> Identity:
         if len(self._known) >= SESSIONS_MAX_COUNT:
@@ -168,7 +170,7 @@ class Sessions:
 
     def _connected(self) -> AbstractAsyncContextManager[TrioConnection]:
         if self._connection is None:
-            raise Unavailable("the engine starts")
+            raise Unavailable("the engine is starting: try again")
         return self._connection()
 
 

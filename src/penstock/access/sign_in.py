@@ -85,7 +85,7 @@ class SignIn:
     async def begin(self, redirect_uri: str, place: str, address: str | None) -> BegunSignIn:
         """Where to send the browser. Raises BadRequest, and Unavailable when the issuer does not answer."""
         if len(place) > PLACE_MAX_CHARS or not _PLACE.fullmatch(place):
-            raise BadRequest("place: has to be an address of the console, /console/…")
+            raise BadRequest("place: must be an address of the console, such as /console/…")
         self._count(address)
         kept = _Kept(_random(), _random(), _random(), redirect_uri, place)
         digest = hashlib.sha256(kept.verifier.encode()).digest()
@@ -112,9 +112,9 @@ class SignIn:
         if kept is None or not hmac.compare_digest(kept.state.encode(), state.encode()):
             raise Unauthenticated("this browser did not begin this sign-in, or the sign-in has expired: sign in again")
         if named_issuer is not None and named_issuer != self.issuer_name:
-            raise Unauthenticated("the answer is another issuer's")
+            raise Unauthenticated("the answer comes from another issuer")
         if not 0 < len(code) <= CODE_MAX_CHARS:
-            raise Unauthenticated("the issuer's code is missing")
+            raise Unauthenticated("the issuer's answer has no code")
         self._count(address)
         token = await self._exchange(code, kept)
         identity = await self._issuer.verify_sign_in(self._verifier, token, kept.nonce)
@@ -126,7 +126,7 @@ class SignIn:
         """Anybody can begin: what it costs the issuer is bounded."""
         if not self._rate.take(address):
             most = f"{SIGN_INS_MAX_PER_S:g} sign-ins per second, or {SIGN_INS_MAX_PER_HOST_PER_S:g} from one host"
-            raise TooManyRequests(f"more than {most}")
+            raise TooManyRequests(f"the engine accepts at most {most}")
 
     async def _exchange(self, code: str, kept: _Kept) -> bytes:
         form = {

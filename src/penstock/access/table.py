@@ -47,5 +47,5 @@ def require(needed: Permission | None, caller: Identity | PenstockError) -> None
     if isinstance(caller, PenstockError):
         raise caller
     if needed is None:
-        raise Forbidden("this call is closed to everybody: access/table.py has no permission for it")
+        raise Forbidden("nobody may make this call: access/table.py has no permission for it")
     caller.require(needed)

@@ -367,7 +367,7 @@ class WorkflowBuilder:
         """
         if self._open is not None:
             raise ValueError(
-                f"no step follows {self._open['id']!r}: add one, or say where it goes (then=None: nowhere)"
+                f"no step follows {self._open['id']!r}: add one, or name the next one with then= (then=None: none)"
             )
         document = self._head | {"steps": list(self._steps)}
         return document if self._metadata is None else document | {"metadata": dict(self._metadata)}

@@ -132,7 +132,7 @@ class Requests:
 
     def __init__(self, connection: Any, *, schema: str = "penstock") -> None:
         if _comes_from(connection, "asyncpg") or _is_async(connection):
-            raise TypeError(f"{type(connection).__name__} is awaited: use AsyncRequests")
+            raise TypeError(f"{type(connection).__name__} is an async connection: use AsyncRequests")
         self._connection = connection
         self._schema = schema
 
@@ -231,7 +231,7 @@ class AsyncRequests:
 
     def __init__(self, connection: Any, *, schema: str = "penstock") -> None:
         if not (_comes_from(connection, "asyncpg") or _is_async(connection)):
-            raise TypeError(f"{type(connection).__name__} is not awaited: use Requests")
+            raise TypeError(f"{type(connection).__name__} is not an async connection: use Requests")
         self._connection = connection
         self._schema = schema
 

@@ -22,7 +22,7 @@ _TEXT: Final = re.compile(r"[\x21-\x7e]+")
 def check_token(token: Token | None) -> None:
     """Raises ValueError for a text that can't be a token; the text is not shown."""
     if isinstance(token, str) and _TEXT.fullmatch(token) is None:
-        raise ValueError("token: printable ASCII without blanks is needed; does it end with a line break?")
+        raise ValueError("token: must be printable ASCII without blanks; does it end with a line break?")
 
 
 async def bearer_of(token: Token) -> str:
@@ -35,5 +35,5 @@ async def bearer_of(token: Token) -> str:
     except Exception as error:
         raise Unavailable(f"the token function failed: {repr_of(error)}", maybe_applied=False) from error
     if not isinstance(text, str) or _TEXT.fullmatch(text) is None:
-        raise BadRequest("token: the function gave no printable ASCII without blanks")
+        raise BadRequest("token: the function must return printable ASCII without blanks")
     return f"Bearer {text}"

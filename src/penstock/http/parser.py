@@ -326,11 +326,11 @@ class RequestParser:
 
     def _check_coding(self, coding: bytes, length: bytes | None) -> None:
         if length is not None:
-            raise bad_request("Content-Length and Transfer-Encoding can't stand together")
+            raise bad_request("a request can't have both Content-Length and Transfer-Encoding")
         if self._http_version == "1.0":
             raise bad_request("HTTP/1.0 has no Transfer-Encoding")
         if coding.lower() != b"chunked":
-            raise Refusal(501, "not-implemented", "the only Transfer-Encoding served is chunked")
+            raise Refusal(501, "not-implemented", "chunked is the only Transfer-Encoding that this server reads")
 
     # -- the body
 
@@ -477,4 +477,4 @@ def check_host(host: bytes) -> None:
 
 
 def _reason(error: httptools.HttpParserError) -> str:
-    return f"malformed HTTP: {error}"
+    return f"the request is not valid HTTP: {error}"

@@ -23,7 +23,7 @@ def bad_request(reason: str) -> Refusal:
 
 
 def too_full() -> Refusal:
-    return Refusal(503, "unavailable", "too many large requests at once; try again later")
+    return Refusal(503, "unavailable", "too many large requests are being read; try again later")
 
 
 def too_slow(what: str) -> Refusal:
@@ -33,7 +33,7 @@ def too_slow(what: str) -> Refusal:
 
 def no_turn() -> Refusal:
     """Of a whole request of somebody who has proved nothing."""
-    return Refusal(503, "unavailable", "too many connections at once; try again later")
+    return Refusal(503, "unavailable", "too many connections are open; try again later")
 
 
 def error_object(code: str, reason: str) -> bytes:

@@ -56,7 +56,7 @@ class Leadership:
         connection = await TrioConnection.connect(self._database.dsn)
         try:
             await self._win(connection)
-            log.info("this engine publishes to Kafka now")
+            log.info("this engine publishes the outbox to Kafka from now on")
             self._on_change(True)
             while True:
                 await trio.sleep(PING_INTERVAL_S)
@@ -66,7 +66,7 @@ class Leadership:
                 self._elected = trio.Event()
                 self._trusted_until = float("-inf")
                 self._on_change(False)
-                log.info("this engine does not publish to Kafka any more")
+                log.info("this engine no longer publishes the outbox to Kafka")
             connection.close_nowait()  # the server ends the session, and with it the lock
 
     async def _win(self, connection: TrioConnection) -> None:

@@ -58,7 +58,7 @@ class _Connection:
             try:
                 await self.bridge.call(self.session.close)
             except Exception as error:
-                log.debug("the Kafka client did not close in order", error=error)
+                log.debug("the Kafka client failed while it was closed", error=error)
         await self.bridge.close()
 
 
@@ -136,7 +136,7 @@ class KafkaProducer:
         try:
             return sorted(await connection.bridge.call(connection.session.describe, list(names)))
         except BridgeClosed as error:
-            raise BrokerUnavailable("disconnected from Kafka while looking at its topics") from error
+            raise BrokerUnavailable("the connection to Kafka ended while the engine read its topics") from error
 
     async def create_topics(self, names: Collection[str]) -> dict[str, str]:
         """Create topics; those that could not be: name → reason. One that exists already is fine.
@@ -148,7 +148,7 @@ class KafkaProducer:
         try:
             return await connection.bridge.call(connection.session.create, list(names))
         except BridgeClosed as error:
-            raise BrokerUnavailable("disconnected from Kafka while creating topics") from error
+            raise BrokerUnavailable("the connection to Kafka ended while the engine created topics") from error
 
     # -- the connection
 

@@ -118,7 +118,7 @@ class KafkaSession:
             async with asyncio.timeout(self._timeout_s):
                 return await describe(self._client, topics)
         except Exception as error:
-            raise BrokerUnavailable(f"the Kafka topics could not be looked at: {result_of(error).reason}") from error
+            raise BrokerUnavailable(f"the Kafka topics could not be read: {result_of(error).reason}") from error
 
     async def create(self, topics: Collection[str]) -> dict[str, str]:
         """See `topics.create`."""

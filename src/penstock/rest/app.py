@@ -407,9 +407,11 @@ def _unfit(path: str, headers: Iterable[tuple[bytes, bytes]]) -> Reply | None:
     """Return the answer to a request that no route may see."""
     encodings = (part for name, value in headers if name == b"content-encoding" for part in value.split(b","))
     if any(coding.strip().lower() in _COMPRESSIONS for coding in encodings):
-        return problem("unsupported-format", "Content-Encoding: no compressed body is read; send it as it is")
+        return problem(
+            "unsupported-format", "Content-Encoding: the engine reads no compressed bodies; send the body uncompressed"
+        )
     if path == UNREADABLE:
-        return problem("bad-request", "the path: it holds NUL or bytes that are not UTF-8")
+        return problem("bad-request", "the path holds NUL, or bytes that are not UTF-8")
     return nothing_at(path) if path.startswith("//") else None  # the framework would take "//" for one slash
 
 

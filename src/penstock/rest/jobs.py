@@ -85,7 +85,9 @@ class JobRoutes:
     async def poll(self, call: RestRequest) -> Reply:
         """``POST /v1/jobs/poll``"""
         if self._engine.settings.through_kafka:
-            raise DispatchModeConflict("jobs are dispatched through Kafka here; polling is switched off")
+            raise DispatchModeConflict(
+                "this engine dispatches jobs through Kafka (dispatch_mode kafka_outbox): polling is off"
+            )
         if len(call.body) > INLINE_MAX_BYTES:
             await take_turn()
         request, wait_s = self._known_polls.get(call.body) or self._read_poll(call.body)

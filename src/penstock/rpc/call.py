@@ -112,7 +112,7 @@ class ServerCall(Struct, Generic[RequestT, AnswerT], eq=False):
     def inbox(self) -> MessageBuffer:
         """What the client has sent, where it did not come whole."""
         if self.received is None:
-            raise AssertionError("the request came whole")
+            raise AssertionError("the request is complete")
         return self.received
 
     @property
@@ -253,11 +253,11 @@ class ServerCall(Struct, Generic[RequestT, AnswerT], eq=False):
         """
         streaming = self.method.server_streaming
         if self._answers and not streaming:
-            raise AssertionError("a unary call has one answer")
+            raise AssertionError("a unary call sends one answer")
         if self._sending:
             raise trio.BusyResourceError("another task is sending on this call")
         if self._torn:
-            raise trio.BrokenResourceError("an earlier answer was cut off")
+            raise trio.BrokenResourceError("an earlier answer was sent in part only")
         self._sending = True
         body = b""
         try:

@@ -79,7 +79,9 @@ class DefinitionService:
             stored = await self._definitions.get(item.id, item.version)
             left_bytes -= len(stored.definition.content)
             if left_bytes < 0:
-                raise TooManyRequests(f"the definitions of this page have over {LIST_MAX_BYTES} bytes: ask for fewer")
+                raise TooManyRequests(
+                    f"limit: the definitions of this page have over {LIST_MAX_BYTES} bytes: ask for fewer"
+                )
             found.append(await _message_of_soon(stored))
         return found
 

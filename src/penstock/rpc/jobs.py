@@ -58,7 +58,9 @@ class JobService:
         request = await call.recv_message()
         assert request is not None  # ServerCall raises before it returns None for a single request
         if self._engine.settings.through_kafka:
-            raise DispatchModeConflict("jobs are dispatched through Kafka here; polling is switched off")
+            raise DispatchModeConflict(
+                "this engine dispatches jobs through Kafka (dispatch_mode kafka_outbox): polling is off"
+            )
         jobs = await self._engine.jobs.poll(
             PollRequest(
                 worker_id=required(request.worker_id, "worker_id"),

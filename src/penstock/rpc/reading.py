@@ -63,5 +63,5 @@ def slice_of(request: Sliced) -> tuple[str | None, int] | None:
         return None
     for name in ("page", "page_size"):
         if getattr(request, name):
-            raise BadRequest(f"{name}: can't be given with cursor or limit")
+            raise BadRequest(f"{name}: can't be combined with cursor or limit")
     return given(request.cursor, "cursor"), request.limit

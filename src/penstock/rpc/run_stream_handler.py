@@ -160,7 +160,7 @@ class RunStreamHandler:
         item, answer = pending_item.item, pending_item.answer
         try:
             if not self._jobs.holds(item.job_id, item.attempt):
-                raise LeaseLost("this stream does not have the run, or not any more")
+                raise LeaseLost("this stream has no lease for the run, or has it no longer")
             job = ids.read_job(item.job_id)
             await pending_item.kind.serve(
                 RunLease(job.instance, job.seq, item.attempt, self._jobs.worker), item, answer
@@ -331,7 +331,9 @@ class RunStreamHandler:
         if isinstance(target, CodeWorkflow):
             check_app(target.app, Permission.OPERATE)
         elif not may(Permission.OPERATE):
-            raise Forbidden("definition_id: starting instances of a graph needs the role operator beside executor")
+            raise Forbidden(
+                "definition_id: starting an instance of a definition needs the role operator in addition to executor"
+            )
         id = item.id or own_id(required(item.key, "key"), held.seq)
         check_text(id, "id", BUSINESS_KEY_MAX_CHARS)
         arguments = await read_variables(item.arguments, limits, "arguments") or EMPTY_OBJECT
@@ -407,9 +409,9 @@ def _new_record(record: w.RunRecord) -> NewRecord:
     if record.kind not in APPENDED:
         raise BadRequest(f"kind: {record.kind} is not one that an executor writes")
     if (record.rules or 0) > UPDATE_RULES:
-        raise BadRequest(f"rules: this engine knows versions of them up to {UPDATE_RULES}")
+        raise BadRequest(f"rules: this engine knows rules up to version {UPDATE_RULES}")
     if record.attempt < 0 or (record.took_ms or 0) > NUMBER_MAX:
-        raise BadRequest(f"attempt, took_ms: are between 0 and {NUMBER_MAX}")
+        raise BadRequest(f"attempt, took_ms: must be between 0 and {NUMBER_MAX}")
     if record.payload is not None and not record.payload.startswith("~"):
         _check_json(record.payload, "payload")
     return NewRecord(

@@ -140,10 +140,10 @@ class WorkStream:
         check_count(len(request.heartbeats), "heartbeats")
         if self._run_handler is not None:
             if results or request.heartbeats:
-                raise BadRequest("executor: its stream takes no results and heartbeats of jobs")
+                raise BadRequest("executor: a stream of an executor takes no results or heartbeats of jobs")
             self._unanswered += self._run_handler.take(request)
         elif has_runs(request):
-            raise BadRequest("executor: was not said when the stream was opened, so it has no runs")
+            raise BadRequest("executor: is missing from the first message of the stream, so the stream gets no runs")
         for credit in request.credits:
             self._jobs.grant(credit.job_type, credit.jobs)
             if credit.jobs < 0:

@@ -174,7 +174,7 @@ class GrpcCall:
         try:
             self._connection.h2.send_data(self.stream_id, data, end_stream=end)
         except ProtocolError as error:
-            self._failure = self._failure or InternalError(f"the call can't be written to: {error}")
+            self._failure = self._failure or InternalError(f"the client could not send on this call: {error}")
 
     def _has_more(self) -> bool:
         return self._is_over or self._message_bytes() is not None
@@ -193,7 +193,7 @@ class GrpcCall:
         if size > limit:
             raise PayloadTooLarge(f"the answer has {size} bytes, more than max_message_bytes ({limit})")
         if inbox[0]:
-            raise InternalError("the answer is compressed, which was not asked for")
+            raise InternalError("the answer is compressed, although the client did not ask for that")
         return size if len(inbox) >= _HEAD_BYTES + size else None
 
     def _release_held(self) -> None:

@@ -229,5 +229,5 @@ def _metadata_item(name: str, value: str) -> tuple[bytes, bytes]:
     if lower.startswith(_RESERVED) or not lower.isascii():
         raise ValueError(f"not a name for metadata: {name!r}")
     if not value.isascii() or not value.isprintable():
-        raise ValueError(f"metadata {name!r}: the value has to be printable ASCII")
+        raise ValueError(f"metadata {name!r}: the value must be printable ASCII")
     return lower.encode(), value.encode()

@@ -243,7 +243,7 @@ class Connection:
                     await self._send_all(data)
                     tasks.cancel_scope.cancel()
         if scope.cancelled_caught:
-            self.die("the engine takes nothing any more")
+            self.die("the engine has stopped reading from this connection")
 
     async def _send_all(self, data: bytes) -> None:
         try:

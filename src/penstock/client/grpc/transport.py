@@ -66,7 +66,7 @@ class GrpcTransport:
     async def _exchange(self, exchange: UnaryExchange, timeout_s: float) -> Any:
         key = exchange.idempotency_key
         if key and not (key.isascii() and key.isprintable()):
-            raise BadRequest("idempotency_key: has to be printable ASCII")
+            raise BadRequest("idempotency_key: must be printable ASCII")
         metadata = [(b"idempotency-key", key.encode())] if key else []
         try:
             answer = await self.channel.unary(

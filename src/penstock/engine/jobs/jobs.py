@@ -103,7 +103,9 @@ class Jobs:
         """
         settings = self._settings
         if settings.through_kafka:
-            raise DispatchModeConflict("jobs are dispatched through Kafka here; polling is switched off")
+            raise DispatchModeConflict(
+                "this engine dispatches jobs through Kafka (dispatch_mode kafka_outbox): polling is off"
+            )
         types = tuple(request.job_types)
         if (request.worker_id, types) not in self._good_polls:
             types = await self._check_poll(request.worker_id, types)

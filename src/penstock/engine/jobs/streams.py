@@ -100,7 +100,9 @@ class JobStream:
         Raises BadRequest, and DispatchModeConflict while jobs are dispatched through Kafka.
         """
         if self._engine.settings.through_kafka and not self.executor:
-            raise DispatchModeConflict("jobs are dispatched through Kafka here; there is no credit")
+            raise DispatchModeConflict(
+                "this engine dispatches jobs through Kafka (dispatch_mode kafka_outbox): streams get no jobs"
+            )
         type_credit = self._credits.get(job_type)
         if type_credit is None:
             if not job_type:

@@ -96,7 +96,7 @@ class Polls:
         deadline = trio.current_time() + wait_s
         self.activity.observe_poll(waiter.worker, waiter.types)
         if not self.may_scan(waiter.types):
-            raise Overloaded("too many large answers at once; poll again later")
+            raise Overloaded("too many large answers are being sent; poll again later")
         try:
             if wait_s <= 0 or not self.queue.known_empty(waiter.types):
                 await self._scan(waiter)

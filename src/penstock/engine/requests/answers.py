@@ -28,7 +28,7 @@ SMALL_BYTES: Final = 65_536
 WAIT_SECONDS: Final = 2.0
 """How long a read waits for memory before it is refused."""
 
-_TOO_FULL: Final = "too many large answers at once; try again later"
+_TOO_FULL: Final = "too many large answers are being sent; try again later"
 
 
 class AnswerMemory:
