@@ -125,7 +125,7 @@ async def test_definition_versions(driver: Driver) -> None:
     assert growth.of("workflow_definitions_uploaded_total") == 2
 
 
-@drives("penstock_schedule_times", "Times of schedules that were decided about, by what became of them")
+@drives("penstock_schedule_times", "Times of schedules, by what the engine did about them")
 async def test_times_of_schedules(driver: Driver) -> None:
     await driver.upload(linear(1))
     await driver.engine.schedules.put("nightly", ScheduleSpec("linear", every="P1D"))
@@ -136,7 +136,7 @@ async def test_times_of_schedules(driver: Driver) -> None:
     assert growth.of("penstock_schedule_times_total", outcome="SKIPPED") == 1
 
 
-@drives("penstock_batch_starts", "Items of batches that were started, or refused")
+@drives("penstock_batch_starts", "Items of start batches that the engine started or refused")
 async def test_starts_of_batches(driver: Driver) -> None:
     await driver.upload(linear(1))
     growth = Growth(driver)
@@ -147,7 +147,7 @@ async def test_starts_of_batches(driver: Driver) -> None:
     assert growth.of("penstock_batch_starts_total", outcome="REFUSED") == 1
 
 
-@drives("penstock_sql_requests", "Requests of SQL functions that were carried out, failed or put off")
+@drives("penstock_sql_requests", "Requests of SQL functions that the engine carried out, failed or put off")
 @drives("penstock_sql_requests_waiting", "Requests of SQL functions that wait for an engine, as of the last count")
 @drives("penstock_sql_requests_failed", "Requests of SQL functions that wait to be retried or dropped")
 @drives("penstock_sql_requests_oldest_seconds", "How long the oldest request of a SQL function waits")
@@ -215,8 +215,8 @@ async def test_instances_ended(driver: Driver, monkeypatch: pytest.MonkeyPatch) 
 
 
 @drives("penstock_messages_published", "Messages published")
-@drives("penstock_messages_expired", "Messages that nobody waited for until they expired")
-@drives("penstock_messages_kept", "Messages that nobody has received yet, as of the last count")
+@drives("penstock_messages_expired", "Messages that expired before a step received them")
+@drives("penstock_messages_kept", "Messages that no step has received yet, as of the last count")
 async def test_messages(driver: Driver) -> None:
     growth = Growth(driver)
     driver.clock.stop()
@@ -271,7 +271,7 @@ async def test_dead_ends(driver: Driver) -> None:
 # -- jobs
 
 
-@drives("job_retries", "Attempts that failed retryably, with retries left")
+@drives("job_retries", "Attempts of jobs that failed and will be retried")
 async def test_job_retries(driver: Driver) -> None:
     growth = Growth(driver)
     await driver.run(definition(task("a", retryCount=1), end()))
@@ -281,7 +281,7 @@ async def test_job_retries(driver: Driver) -> None:
     assert growth.of("job_retries_total") == 1
 
 
-@drives("engine_job_timeout", "Leases, and deadlines of dispatched jobs, that passed")
+@drives("engine_job_timeout", "Leases that expired, and deadlines of dispatched jobs that passed")
 async def test_job_timeouts(driver: Driver, kafka: KafkaDriver) -> None:
     await driver.run(linear(1, definition_id="polled"))
     await driver.one("work")
@@ -295,12 +295,12 @@ async def test_job_timeouts(driver: Driver, kafka: KafkaDriver) -> None:
     assert growth.of("engine_job_timeout_total") >= 1
 
 
-@drives("penstock_flow_claim_seconds", "Claims of jobs that wait for turns")
-@drives("penstock_flow_overruns", "Late heartbeats that took their places in a queue back, full or not")
-@drives("penstock_flow_running", "Attempts under way of a queue, where their number is limited")
-@drives("penstock_flow_waiting", "Jobs that wait in a queue, to 10,000")
-@drives("penstock_flow_blocked_keys", "Flow keys without room that the last claim of this engine met")
-@drives("penstock_flow_throttled", "Claims that left jobs behind because of a rate")
+@drives("penstock_flow_claim_seconds", "Duration of claims from queues with limits or fairness")
+@drives("penstock_flow_overruns", "Late heartbeats that took their slots in a queue back, even if it was full")
+@drives("penstock_flow_running", "Running attempts of a queue that limits their number")
+@drives("penstock_flow_waiting", "Jobs that wait in a queue, counted to 10,000")
+@drives("penstock_flow_blocked_keys", "Flow keys without a free slot, as of this engine's last claim")
+@drives("penstock_flow_throttled", "Claims that left jobs in the queue because of its rate")
 async def test_queues(driver: Driver) -> None:
     await driver.engine.queues.put("keys", QueuePolicy(["keyed"], concurrency_per_key=1, rate=Rate(2, "PT1H")))
     await driver.upload(linear(1, definition_id="keyed", job_type="keyed"))
@@ -389,8 +389,8 @@ async def test_refused_results(driver: Driver) -> None:
     assert growth.of("workflow_engine_job_lock_conflicts_total") == 0
 
 
-@drives("penstock_queue_jobs", "Jobs ready to be taken")
-@drives("penstock_queue_oldest_job_age_seconds", "Age of the oldest of them")
+@drives("penstock_queue_jobs", "Jobs that workers can take now")
+@drives("penstock_queue_oldest_job_age_seconds", "Age of the oldest job that workers can take now")
 async def test_the_queue(driver: Driver) -> None:
     await driver.upload(linear(1))
     await driver.start("linear")
@@ -406,8 +406,8 @@ async def test_the_queue(driver: Driver) -> None:
 # -- transactions
 
 
-@drives("penstock_batch_items", "Items that one transaction took")
-@drives("engine_db_transaction_duration_seconds", "Transactions")
+@drives("penstock_batch_items", "Items that one transaction of a group-commit queue wrote")
+@drives("engine_db_transaction_duration_seconds", "Duration of database transactions, by kind")
 async def test_transactions(driver: Driver) -> None:
     await driver.upload(linear(1))
     growth = Growth(driver)
@@ -421,11 +421,11 @@ async def test_transactions(driver: Driver) -> None:
 
 
 @drives(
-    "engine_db_lock_wait_duration_seconds", "Locking and reading instances: nearly all of it is waiting for row locks"
+    "engine_db_lock_wait_duration_seconds", "Time to lock and read instances, nearly all of it waiting for row locks"
 )
-@drives("penstock_batch_age_seconds", "How long the batch that is being applied takes already; 0: none is")
-@drives("penstock_aside_items", "Calls that wait beside their queue for rows that other transactions hold")
-@drives("penstock_db_transactions_repeated", "Transactions run again, by cause")
+@drives("penstock_batch_age_seconds", "Age of the batch that the queue is writing now; 0 if it writes none")
+@drives("penstock_aside_items", "Calls that are lock-waiting: other transactions hold their rows")
+@drives("penstock_db_transactions_repeated", "Database transactions that were repeated, by cause")
 async def test_a_row_that_another_transaction_holds(driver: Driver) -> None:
     view = await driver.run(definition(user("u"), end()))
     growth = Growth(driver)
@@ -456,7 +456,7 @@ async def test_a_row_that_another_transaction_holds(driver: Driver) -> None:
     assert growth.of("engine_db_lock_wait_duration_seconds_sum", operation="wide") > 0
 
 
-@drives("penstock_calls_late", "Calls refused as they had no turn in time, while no statement failed")
+@drives("penstock_calls_late", "Calls refused as their queue did not reach them in time, although no statement failed")
 async def test_calls_without_a_turn_in_time(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     view = await driver.run(definition(user("u"), end()))
     growth, commit_queue = Growth(driver), driver.engine.full_path
@@ -476,13 +476,13 @@ async def test_calls_without_a_turn_in_time(driver: Driver, monkeypatch: pytest.
 # -- Kafka
 
 
-@drives("workflow_engine_dispatch_outbox_backlog", "Rows waiting for the relay")
+@drives("workflow_engine_dispatch_outbox_backlog", "Rows of the outbox that the relay has not published yet")
 @drives(
     "workflow_engine_dispatch_relay_publish",
-    "Records sent, by result: success, unknown, topic_refused, record_refused",
+    "Records that the relay sent, by result: success, unknown, topic_refused, record_refused",
 )
-@drives("workflow_engine_dispatch_relay_batch_latency_seconds", "Publishing one batch")
-@drives("penstock_dispatch_latency_seconds", "From a job's row in the outbox to the broker's ack")
+@drives("workflow_engine_dispatch_relay_batch_latency_seconds", "Duration of publishing one batch")
+@drives("penstock_dispatch_latency_seconds", "From the job's row in the outbox to the broker's acknowledgement")
 async def test_the_relay(kafka: KafkaDriver) -> None:
     types = {
         "workflow.jobs.a": ACKED,
@@ -509,7 +509,7 @@ async def test_the_relay(kafka: KafkaDriver) -> None:
     assert samples(kafka.engine.metrics)["workflow_engine_dispatch_outbox_backlog", ()] == 3
 
 
-@drives("workflow_engine_dispatch_relay_leader", "1 where the relay runs")
+@drives("workflow_engine_dispatch_relay_leader", "1 on the engine whose relay publishes, else 0")
 @drives("workflow_engine_kafka_producer_errors", "Errors of the Kafka producer")
 async def test_the_leader_and_the_producer(kafka: KafkaDriver) -> None:
     dispatch = KafkaDispatcher(kafka.engine)
@@ -563,14 +563,14 @@ def page(engine: EngineProcess) -> Samples:
 
 
 @pytest.mark.slow(reason="starts an engine process")
-@drives("http_requests_duration_seconds", "REST requests")
-@drives("grpc_requests_duration_seconds", "gRPC calls")
-@drives("penstock_open_connections", "Client connections")
+@drives("http_requests_duration_seconds", "Duration of REST requests")
+@drives("grpc_requests_duration_seconds", "Duration of gRPC calls")
+@drives("penstock_open_connections", "Open client connections")
 @drives("penstock_parked_polls", "Long polls that wait for a job")
-@drives("penstock_pool_waiting_tasks", "Tasks that wait for a connection")
+@drives("penstock_pool_waiting_tasks", "Tasks that wait for a database connection of the pool")
 @drives("penstock_event_loop_lag_seconds", "How late the event loop ran a task that was due")
 @drives("penstock_task_up", "1 while a supervised task runs")
-@drives("penstock_build_info", "1, with the version as label")
+@drives("penstock_build_info", "1, with the engine's version as a label")
 def test_a_running_engine(start_engine: StartEngine, google: Google) -> None:
     from penstock import __version__
 
@@ -607,8 +607,8 @@ def test_a_running_engine(start_engine: StartEngine, google: Google) -> None:
     assert parked.answer() == (200, {"jobs": []})
 
 
-@drives("penstock_quarantined_rows", "Rows that a background service could not handle and set aside")
-@drives("penstock_quarantined_row", "1 for each of them, 100 at most; the log says when")
+@drives("penstock_quarantined_rows", "Rows in quarantine: a background service could not handle them")
+@drives("penstock_quarantined_row", "1 for each row in quarantine, at most 100; the log has the time")
 async def test_rows_aside() -> None:
     metrics = Metrics()
     aside = Quarantine(metrics)
@@ -669,7 +669,7 @@ async def test_runs_that_were_taken_over_or_blocked(driver: Driver) -> None:
     assert counted() == (1, 2)
 
 
-@drives("penstock_http_ignored_parameters", "Parameters of the query that the route does not have")
+@drives("penstock_http_ignored_parameters", "Query parameters that were ignored, as their route does not have them")
 async def test_parameters_that_a_route_does_not_have() -> None:
     engine = ScriptedEngine()
     rest = Rest(engine)
@@ -693,7 +693,7 @@ def test_every_sentence_is_driven() -> None:
 
 
 @pytest.mark.slow(reason="waits for sessions that hang")
-@drives("penstock_pool_connections", "Connections of the pool: idle, busy, unanswered")
+@drives("penstock_pool_connections", "Database connections of the pool, by state: idle, busy, unanswered")
 def test_connections_of_the_pool(start_engine: StartEngine, database_dsn: str) -> None:
     def pooled(state: str) -> float:
         return page(engine)["penstock_pool_connections", (("state", state),)]

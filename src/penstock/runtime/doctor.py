@@ -104,9 +104,11 @@ async def _find_database(settings: Settings) -> list[DoctorFinding]:
         async with database_of(settings) as dsn:
             return await _examine_database(settings, dsn)
     except EmbeddedPostgresError as error:
-        return [problem("database", error.reason, "see there; or name a PostgreSQL by postgres_dsn")]
+        return [
+            problem("database", error.reason, "repair what the message names, or name a PostgreSQL by postgres_dsn")
+        ]
     except (DatabaseError, OSError, trio.TooSlowError) as error:
-        return [problem("database", first_line(error) or "no answer", "start it, or mend postgres_dsn")]
+        return [problem("database", first_line(error) or "no answer", "start it, or correct postgres_dsn")]
 
 
 async def _examine_database(settings: Settings, dsn: str) -> list[DoctorFinding]:
@@ -159,43 +161,55 @@ def check_server(server: checkup.ServerFacts) -> Iterator[DoctorFinding]:
         yield problem("database", f"the encoding is {server.encoding}", "make a database with ENCODING 'UTF8'")
     elif server.in_recovery:
         yield problem(
-            "database", "a standby, which takes no writes", "name the primary, or target_session_attrs=read-write"
+            "database",
+            "the server is a standby, which takes no writes",
+            "name the primary in postgres_dsn, or add target_session_attrs=read-write to it",
         )
     else:
         yield ok("database", f"PostgreSQL {server.version}{known_defect(server)}")
     for name in ("fsync", "full_page_writes", "synchronous_commit"):
         if server.settings[name] == "off":
-            yield problem("durability", f"{name} is off", "switch it on: a crash loses or breaks what was answered")
+            yield problem(
+                "durability",
+                f"{name} is off",
+                "switch it on: without it a crash loses or breaks what the engine has answered",
+            )
     if server.settings["synchronous_standby_names"] and not server.synchronous_standbys:
         yield problem(
-            "durability", "no synchronous standby is there", "bring it back: no commit is answered until then"
+            "durability", "no synchronous standby is there", "bring it back: PostgreSQL answers no commit until then"
         )
     if server.settings["autovacuum"] == "off":
-        yield problem("autovacuum", "off", "switch it on: token and ready live on it")
+        yield problem("autovacuum", "off", "switch it on: the tables token and ready need it")
     if server.oldest_transaction_age > WRAPAROUND_AGE:
         found = f"the oldest transaction id is {server.oldest_transaction_age:,} back"
-        yield problem("autovacuum", found, "VACUUM (FREEZE) now: at 2,000,000,000 the database takes no writes")
+        yield problem("autovacuum", found, "run VACUUM (FREEZE) now: at 2,000,000,000 the database takes no writes")
     if int(server.settings["shared_buffers"]) * BLOCK_BYTES < SHARED_BUFFERS_MIN_BYTES:
-        yield advice("memory", "shared_buffers is below 256 MB", "give it 25 % of the machine's memory")
+        yield advice("memory", "shared_buffers is below 256 MB", "set it to 25 % of the machine's memory")
     if int(server.settings["max_wal_size"]) < WAL_MIN_MB:
         found = f"max_wal_size is {server.settings['max_wal_size']} MB"
-        yield advice("checkpoints", found, "4GB, with checkpoint_timeout = 15min: page images are most of the WAL")
+        yield advice(
+            "checkpoints", found, "set it to 4GB, with checkpoint_timeout = 15min: else page images are most of the WAL"
+        )
     if server.settings["client_connection_check_interval"] == "0":
         found = "client_connection_check_interval is 0"
-        yield advice("sessions", found, "5s: a statement whose engine was killed ends soon, and with it its locks")
+        yield advice(
+            "sessions",
+            found,
+            "set it to 5s: the statement of an engine that was killed then ends soon, and releases its locks",
+        )
 
 
 def known_defect(server: checkup.ServerFacts) -> str:
     """What it says of a server that our statements don't suffer by."""
     if server.version_number not in CRASHES_IN_RECHECKS:
         return ""
-    return ", which crashes at a recheck that prunes partitions; no statement of Penstock does that"
+    return ", which crashes when it rechecks a row and prunes partitions; no statement of Penstock does that"
 
 
 def check_clock(theirs_s: float, ours_s: float) -> DoctorFinding:
     found = f"this machine and the database differ by {abs(theirs_s - ours_s):.1f} s"
     if abs(theirs_s - ours_s) > CLOCK_MAX_DIFFERENCE_S:
-        return advice("clock", found, "run NTP on both: ids carry the engine's time, leases go by the database's")
+        return advice("clock", found, "run NTP on both: ids hold the engine's time, and leases use the database's")
     return ok("clock", found)
 
 
@@ -209,7 +223,7 @@ def check_connections(server: checkup.ServerFacts, settings: Settings) -> Iterat
     if needed > free:
         yield problem("connections", found, "raise max_connections, or lower db_max_conns or processes")
     elif others + max(server.own_sessions, needed) > free:
-        yield advice("connections", found, "other databases leave too few; raise max_connections")
+        yield advice("connections", found, "raise max_connections: other databases leave too few")
     else:
         yield ok("connections", found)
 
@@ -222,7 +236,9 @@ async def _check_replica(settings: Settings, dsn: str) -> DoctorFinding:
         with trio.CancelScope(shield=True):
             await replica.database.close(0)
     if found is not None:
-        return advice("replica", found, "mend replica_dsn, or the standby; lists are read from the primary meanwhile")
+        return advice(
+            "replica", found, "correct replica_dsn, or repair the standby; lists are read from the primary meanwhile"
+        )
     return ok("replica", "a standby that keeps up")
 
 
@@ -237,10 +253,12 @@ async def _check_pooler(connection: TrioConnection, dsn: str) -> DoctorFinding:
 def check_schema(version: int) -> DoctorFinding:
     """``version`` is 0 where there are no tables of ours."""
     if not version:
-        return advice("schema", "no tables of Penstock's", "penstock migrate, or start an engine that may make them")
+        return advice(
+            "schema", "no tables of Penstock's", "run `penstock migrate`, or start an engine that may make them"
+        )
     if version < SCHEMA_VERSION:
         found = f"version {version}; this penstock needs {SCHEMA_VERSION}"
-        return advice("schema", found, "penstock migrate; engines of both versions may run meanwhile")
+        return advice("schema", found, "run `penstock migrate`; engines of both versions may run meanwhile")
     if version > SCHEMA_VERSION:
         return problem("schema", f"version {version}; this penstock knows {SCHEMA_VERSION}", "use a newer penstock")
     return ok("schema", f"version {version}")
@@ -250,20 +268,24 @@ def check_holdups(holdups: list[checkup.Holdup]) -> Iterator[DoctorFinding]:
     for each in holdups:
         if each.age_s is not None and each.age_s > TRANSACTION_MAX_S:
             found = f"{each.what} is open for {each.age_s:.0f} s"
-            yield advice("transactions", found, "end it: claims get slower for as long as it keeps dead rows alive")
+            yield advice("transactions", found, "end it: claims get slower while it keeps dead rows alive")
         elif each.age_transactions is not None and each.age_transactions > SLOT_MAX_TRANSACTIONS:
             found = f"{each.what} is {each.age_transactions:,} transactions behind"
-            yield advice("transactions", found, "bring its reader back, or pg_drop_replication_slot")
+            yield advice("transactions", found, "bring its reader back, or drop it with pg_drop_replication_slot")
         if each.wal_bytes is not None and each.wal_bytes > SLOT_MAX_WAL_BYTES:
             found = f"{each.what} keeps {each.wal_bytes / 1e9:.1f} GB of WAL on the database's disk"
             yield advice(
-                "disk", found, "bring its reader back, or pg_drop_replication_slot: a full disk stops the database"
+                "disk",
+                found,
+                "bring its reader back, or drop it with pg_drop_replication_slot: a full disk stops the database",
             )
 
 
 def check_rights(tables: list[checkup.Table], *, may_create: bool) -> Iterator[DoctorFinding]:
     if locked := [table.name for table in tables if not table.may_write]:
-        yield problem("rights", f"no right to read and write {_names(locked)}", "GRANT them to the engine's account")
+        yield problem(
+            "rights", f"no right to read and write {_names(locked)}", "grant them to the engine's account with GRANT"
+        )
     foreign = [table.name for table in tables if not table.owned]
     if foreign or not may_create:
         found = "the engine's account can't make partitions" + (f": others own {_names(foreign)}" if foreign else "")
@@ -277,7 +299,7 @@ def check_bloat(tables: list[checkup.Table]) -> Iterator[DoctorFinding]:
         hot = table.name in HOT_TABLES
         if hot and table.dead_rows > max(DEAD_ROWS_MIN, DEAD_PER_ALIVE * table.alive_rows):
             found = f"{table.name} has {table.dead_rows:,} dead rows for {table.alive_rows:,} ({table.size_bytes:,} B)"
-            yield advice("bloat", found, f"look for old transactions, then VACUUM {table.name}")
+            yield advice("bloat", found, f"look for old transactions, then run VACUUM {table.name}")
 
 
 def check_indexes(invalid: list[str]) -> Iterator[DoctorFinding]:
@@ -289,10 +311,14 @@ def check_logs(logs: list[checkup.Log]) -> Iterator[DoctorFinding]:
     for log in logs:
         if log.made_for_s is None or log.made_for_s <= 0:
             found = f"{log.parent} has no partition for today"
-            yield advice("partitions", found, "penstock migrate, or start an engine: its rows are never dropped else")
+            yield advice(
+                "partitions", found, "run `penstock migrate`, or start an engine: otherwise its rows are never dropped"
+            )
         if log.outside:
             found = f"{log.parent}_other holds rows"
-            yield advice("partitions", found, "they are never dropped; docs/operations.md, How long things are kept")
+            yield advice(
+                "partitions", found, 'they are never dropped: see "How long things are kept" in docs/operations.md'
+            )
 
 
 def check_engines(engines: list[KnownEngine], settings: Settings) -> Iterator[DoctorFinding]:
@@ -301,7 +327,9 @@ def check_engines(engines: list[KnownEngine], settings: Settings) -> Iterator[Do
     for each in alive:
         if each.dispatch_mode != settings.dispatch_mode:
             found = f"{each.description} dispatches by {each.dispatch_mode}, these settings by {settings.dispatch_mode}"
-            yield problem("engines", found, "give all the same dispatch_mode: such an engine would not start")
+            yield problem(
+                "engines", found, "give all engines the same dispatch_mode: an engine with another one does not start"
+            )
         if each.schema_version < SCHEMA_VERSION:
             found = f"{each.description} knows schema version {each.schema_version} only"
             yield advice("engines", found, "restart it with this version when the upgrade is done")
@@ -309,7 +337,7 @@ def check_engines(engines: list[KnownEngine], settings: Settings) -> Iterator[Do
 
 def check_disk(settings: Settings) -> Iterator[DoctorFinding]:
     if not settings.embedded:
-        yield ok("disk", "that of the database's server, which is not seen from here: watch it there")
+        yield ok("disk", "it is the disk of the database's server, which is not visible from here: watch it there")
         return
     data_dir = data_dir_of(settings)
     try:
@@ -320,7 +348,7 @@ def check_disk(settings: Settings) -> Iterator[DoctorFinding]:
         return
     found = f"{free / 1e9:.1f} GB are free at {data_dir}"
     if free < FREE_DISK_MIN_BYTES:
-        yield problem("disk", found, "make room: a full disk stops the database")
+        yield problem("disk", found, "free some space: a full disk stops the database")
     else:
         yield ok("disk", found)
 
@@ -342,7 +370,7 @@ async def _check_broker(address: str) -> DoctorFinding:
             stream = await trio.open_tcp_stream(host.strip("[]"), int(port))
             await stream.aclose()
     except (OSError, trio.TooSlowError) as error:
-        return problem("broker", f"{address}: {str(error) or 'no answer'}", "start it, or mend kafka_seed_brokers")
+        return problem("broker", f"{address}: {str(error) or 'no answer'}", "start it, or correct kafka_seed_brokers")
     return ok("broker", f"{address} takes connections")
 
 

@@ -22,11 +22,13 @@ class AccessSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Part of ``Settings``."""
 
     authentication: Annotated[
-        bool, _access("Every call has to prove who it is from, and to have the role that it needs.")
+        bool, _access("Every call must prove who makes it, and its caller must have the role that the call needs.")
     ] = False
     insecure: Annotated[
         bool,
-        _access("Without authentication: allow a `bind` that others can reach. Everybody there can do everything."),
+        _access(
+            "Allow a `bind` that others can reach without authentication. Everybody who reaches it can do everything."
+        ),
     ] = False
     api_tokens: Annotated[
         tuple[str, ...],
@@ -37,24 +39,41 @@ class AccessSettings(msgspec.Struct, frozen=True, kw_only=True):
     trusted_networks: Annotated[
         tuple[str, ...],
         _access(
-            "`10.0.0.0/8=worker` each: what these addresses may do without a proof. For SDKs without a place for one."
+            "`10.0.0.0/8=worker` each: the roles of callers from these addresses that send no token. For SDKs "
+            "that can't send one."
         ),
     ] = ()
     token_max_calls_per_second: Annotated[
-        float, _access("Calls of one token, JWT subject or certificate in each process; over it 429. 0: any.", 0, 1e9)
+        float,
+        _access(
+            "Calls per second of one token, JWT subject or certificate in each process; more get 429. 0: no limit.",
+            0,
+            1e9,
+        ),
     ] = 0
     token_max_running_calls: Annotated[
         int,
-        _access("Of these at once, parked polls and streams too, in each process; over it 429. 0: any.", 0, 1_000_000),
+        _access(
+            "Calls of one token, JWT subject or certificate that run at once in each process, with waiting "
+            "polls and streams; more get 429. 0: no limit.",
+            0,
+            1_000_000,
+        ),
     ] = 0
     address_max_calls_per_second: Annotated[
         float,
-        _access("Calls from one address (IPv6: one /64) in each process, health aside; over it 429. 0: any.", 0, 1e9),
+        _access(
+            "Calls per second from one address (IPv6: one /64) in each process, without those for health; "
+            "more get 429. 0: no limit.",
+            0,
+            1e9,
+        ),
     ] = 0
     address_max_connections: Annotated[
         int,
         _access(
-            "Open connections from one address (IPv6: one /64), on REST and on gRPC each; one more is closed. 0: any.",
+            "Open connections from one address (IPv6: one /64), for REST and for gRPC each; further ones are "
+            "closed. 0: no limit.",
             0,
             1_000_000,
         ),
@@ -73,44 +92,61 @@ class AccessSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 12
     tls_cert_path: Annotated[
         str | None,
-        _tls("Certificate chain (PEM) of REST, metrics, and gRPC unless it has its own. With it they speak TLS only."),
+        _tls(
+            "Certificate chain (PEM) of REST and metrics, and of gRPC unless it has its own. With it these "
+            "ports speak TLS only."
+        ),
     ] = None
-    tls_key_path: Annotated[str | None, _tls("Private key of the certificate (PEM). Changed files are read again.")] = (
-        None
-    )
+    tls_key_path: Annotated[
+        str | None, _tls("Private key of the certificate (PEM). The engine reads both files again when they change.")
+    ] = None
     tls_client_ca_path: Annotated[
-        str | None, _tls("Authority (PEM) of clients' certificates, which they may show then.")
+        str | None, _tls("Certificate authority (PEM) of clients. With it clients may show a certificate.")
     ] = None
-    tls_client_required: Annotated[bool, _tls("A client without such a certificate gets no connection.")] = False
+    tls_client_required: Annotated[bool, _tls("Close the connections of clients that show no such certificate.")] = (
+        False
+    )
     tls_client_roles: Annotated[
         tuple[str, ...],
         _tls(
-            "What names in them may do, with authentication: `dns:w.example=worker` each; `uri:`, `email:`, `cn:`, `*`."
+            "Roles by names in clients' certificates, with authentication: `dns:w.example=worker` each; "
+            "`uri:`, `email:`, `cn:`, `*`."
         ),
     ] = ()
     oidc_issuer: Annotated[
         str | None, _oidc("Issuer of JSON Web Tokens that are accepted, exactly as in their claim `iss`.")
     ] = None
     oidc_audience: Annotated[
-        tuple[str, ...], _oidc("The claim `aud` has to name one of these; needed with `oidc_issuer`.")
+        tuple[str, ...], _oidc("Audiences: the claim `aud` must name one of them. Required with `oidc_issuer`.")
     ] = ()
     oidc_jwks: Annotated[
         str | None,
         _oidc("URL or file of the issuer's keys (JWKS). Default: found through `/.well-known/openid-configuration`."),
     ] = None
     oidc_refresh_seconds: Annotated[
-        float, _oidc("The issuer's keys are read again so often, and when a token names an unknown one.", 1, 86_400)
+        float,
+        _oidc(
+            "Interval at which the engine reads the issuer's keys again. It also does when a token names an "
+            "unknown key.",
+            1,
+            86_400,
+        ),
     ] = 300
     oidc_clock_skew_seconds: Annotated[
-        float, _oidc("How far the clocks of issuer and engine may be apart.", 0, 600)
+        float, _oidc("Allowed difference between the clocks of issuer and engine.", 0, 600)
     ] = 30
-    oidc_name_claim: Annotated[str, _oidc("The claim that names the caller, in the audit trail too.")] = "sub"
+    oidc_name_claim: Annotated[str, _oidc("Claim with the caller's name, which the audit trail shows, too.")] = "sub"
     oidc_roles_claim: Annotated[
-        str, _oidc("The claim with the roles: a list, or words with blanks; with dots it goes into objects.")
+        str,
+        _oidc(
+            "Claim with the roles: a list, or words separated by blanks. A name with dots is a path through objects."
+        ),
     ] = "roles"
     oidc_roles: Annotated[
         tuple[str, ...],
-        _oidc("What values of that claim mean: `packers=worker(pack|ship)` each. Default: the names of the roles."),
+        _oidc(
+            "Roles by values of that claim: `packers=worker(pack|ship)` each. Default: the values are names of roles."
+        ),
     ] = ()
     oidc_client_id: Annotated[
         str | None,

@@ -16,21 +16,26 @@ _batches = partial(says, "Batches of starts")
 class BatchSettings(AccessSettings, frozen=True, kw_only=True):
     """Part of ``Settings``."""
 
-    start_batch_max_items: Annotated[int, _batches("Starts of one batch; over it 400.", 1, 100_000)] = 10_000
+    start_batch_max_items: Annotated[int, _batches("Items of one start batch; more get 400.", 1, 100_000)] = 10_000
     start_batch_max_bytes: Annotated[
         int,
         _batches(
-            "The starts of one batch together, as JSON; over it 413. Before that `max_body_bytes` counts.",
+            "Size of all items of one start batch, as JSON; more get 413. `max_body_bytes` applies first.",
             1_024,
             1_073_741_824,
         ),
     ] = 33_554_432
-    start_batches_open_max_items: Annotated[int, _batches("Batches that have not ended; over it 429.", 1, 100_000)] = (
-        1_000
-    )
+    start_batches_open_max_items: Annotated[
+        int, _batches("Start batches that have not ended; more get 429.", 1, 100_000)
+    ] = 1_000
     start_batch_lease_seconds: Annotated[
         float,
-        _batches("How long an engine has a batch to itself; of one that was killed others go on after it.", 1, 600),
+        _batches(
+            "How long an engine holds a start batch. If it is killed, another engine goes on with the batch "
+            "after that time.",
+            1,
+            600,
+        ),
     ] = 10
     start_batch_look_max_seconds: Annotated[
         float,

@@ -94,10 +94,13 @@ class Settings(RetentionSettings, frozen=True, kw_only=True):
     ] = None
     replica_dsn: Annotated[
         Secret | None,
-        _database("A standby of it: lists and the console are read there, while it is near. Never reads by id."),
+        _database(
+            "A standby of that PostgreSQL. The engine reads lists and the console's pages there while it is "
+            "up to date, and never anything by id."
+        ),
     ] = None
     replica_max_lag_seconds: Annotated[
-        float, _database("A standby that is further behind is not asked; the primary is.", 0, 86_400)
+        float, _database("The engine reads from the primary while the standby is further behind.", 0, 86_400)
     ] = 5
     data_dir: Annotated[
         str | None,
@@ -113,22 +116,23 @@ class Settings(RetentionSettings, frozen=True, kw_only=True):
             " `penstock`, where new ones are made."
         ),
     ] = None
-    db_max_conns: Annotated[int, _database("Connections in the pool, at most.", 2, 500, env="DB_MAX_CONNS")] = 10
+    db_max_conns: Annotated[int, _database("The most connections in the pool.", 2, 500, env="DB_MAX_CONNS")] = 10
     db_min_conns: Annotated[int, _database("Connections kept open when idle.", 0, 500, env="DB_MIN_CONNS")] = 0
-    db_connect_timeout_seconds: Annotated[float, _database("One attempt to connect.", 0.1, 600)] = 5
+    db_connect_timeout_seconds: Annotated[float, _database("Timeout of one attempt to connect.", 0.1, 600)] = 5
     db_acquire_timeout_seconds: Annotated[
         float, _database("How long an operation waits for a free connection of the pool.", 0.01, 600)
     ] = 10
     db_answer_timeout_seconds: Annotated[
         float,
         _database(
-            "A statement that the database has not answered for so long is given up; what became of it is looked up.",
+            "The engine abandons a statement that the database has not answered for so long, and looks up "
+            "what became of it.",
             0.1,
             600,
         ),
     ] = 10
     db_conn_max_lifetime_seconds: Annotated[
-        float, _database("A connection older than this is replaced when it is returned.", 1, 604_800)
+        float, _database("The pool replaces an older connection when it is returned.", 1, 604_800)
     ] = 3_600
     encryption_keys: Annotated[
         Secret | None,
@@ -170,14 +174,16 @@ class Settings(RetentionSettings, frozen=True, kw_only=True):
             " hides those of workers. Programs still read them."
         ),
     ] = ()
-    grpc_reflection_enabled: Annotated[bool, _listeners("Tell gRPC clients which services there are.")] = True
+    grpc_reflection_enabled: Annotated[
+        bool, _listeners("Serve gRPC reflection, which lists the services for clients.")
+    ] = True
     processes: Annotated[int, _listeners("Engine processes that share the ports.", 1, 64)] = 1
     shutdown_grace_seconds: Annotated[
         float, _listeners("How long requests in flight may take to finish after SIGTERM or SIGINT.", 0, 3_600)
     ] = 25
 
-    log_level: Annotated[LogLevel, _log("Lines below this level are not written.")] = LogLevel.INFO
-    log_format: Annotated[LogFormat, _log("`human`, `json`, or `auto`: human on a terminal, JSON else.")] = (
+    log_level: Annotated[LogLevel, _log("The least level of the log's lines.")] = LogLevel.INFO
+    log_format: Annotated[LogFormat, _log("`human`, `json`, or `auto`: human on a terminal, otherwise JSON.")] = (
         LogFormat.AUTO
     )
     otel_enabled: Annotated[
@@ -189,28 +195,39 @@ class Settings(RetentionSettings, frozen=True, kw_only=True):
     ] = False
     audit_log_enabled: Annotated[bool, _log("Write the append-only audit records.")] = True
 
-    http_max_connections: Annotated[int, _http("Open connections on the REST port.", 1, 1_000_000)] = 10_000
+    http_max_connections: Annotated[int, _http("The most open connections on the REST port.", 1, 1_000_000)] = 10_000
     http_max_header_bytes: Annotated[
-        int, _http("Request line and headers together; over it 431.", 1_024, 1_048_576)
+        int, _http("Size of request line and headers together; more get 431.", 1_024, 1_048_576)
     ] = 32_768
-    max_body_bytes: Annotated[int, _http("A request body; over it 413.", 1_024, 1_073_741_824)] = 8_388_608
+    max_body_bytes: Annotated[int, _http("Size of a request body; more get 413.", 1_024, 1_073_741_824)] = 8_388_608
     http_max_request_memory_bytes: Annotated[
         int,
         _http(
-            "Bodies of all requests; over it the one longest on its way gets 503.",
+            "Size of the bodies of all requests together; beyond it the request that has taken longest gets 503.",
             1_048_576,
             1_099_511_627_776,
         ),
     ] = 268_435_456
     http_header_timeout_seconds: Annotated[
-        float, _http("From the first byte of a request to the end of its headers; over it 408.", 0.01, 3_600)
+        float,
+        _http(
+            "Time from the first byte of a request to the end of its headers; after it the request gets 408.",
+            0.01,
+            3_600,
+        ),
     ] = 10
     http_body_timeout_seconds: Annotated[
-        float, _http("From the end of the headers to the end of the body; over it 408.", 0.01, 3_600)
+        float,
+        _http("Time from the end of the headers to the end of the body; after it the request gets 408.", 0.01, 3_600),
     ] = 30
-    http_keep_alive_seconds: Annotated[float, _http("An idle connection is closed after this.", 0.01, 86_400)] = 120
+    http_keep_alive_seconds: Annotated[float, _http("Time after which an idle connection is closed.", 0.01, 86_400)] = (
+        120
+    )
     http_write_timeout_seconds: Annotated[
-        float, _http("A client that takes nothing of its answer for this long is dropped.", 0.01, 3_600)
+        float,
+        _http(
+            "The engine closes the connection of a client that reads nothing of its answer for so long.", 0.01, 3_600
+        ),
     ] = 30
     cors_origins: Annotated[
         tuple[str, ...],
@@ -226,7 +243,7 @@ class Settings(RetentionSettings, frozen=True, kw_only=True):
             "`127.0.0.1` and `[::1]`; elsewhere any are taken while this is empty."
         ),
     ] = ()
-    cors_headers: Annotated[tuple[str, ...], _http("Request headers that a browser may send.")] = (
+    cors_headers: Annotated[tuple[str, ...], _http("Request headers that pages of these origins may send.")] = (
         "Accept",
         "Authorization",
         "Content-Type",
@@ -234,27 +251,27 @@ class Settings(RetentionSettings, frozen=True, kw_only=True):
         "traceparent",
     )
 
-    grpc_max_connections: Annotated[int, _grpc("Open connections on the gRPC port.", 1, 1_000_000)] = 10_000
-    grpc_max_streams: Annotated[int, _grpc("Concurrent calls of one connection.", 1, 100_000)] = 1_000
-    grpc_max_message_bytes: Annotated[int, _grpc("One message; over it INVALID_ARGUMENT.", 1_024, 1_073_741_824)] = (
-        8_388_608
-    )
+    grpc_max_connections: Annotated[int, _grpc("The most open connections on the gRPC port.", 1, 1_000_000)] = 10_000
+    grpc_max_streams: Annotated[int, _grpc("The most concurrent calls of one gRPC connection.", 1, 100_000)] = 1_000
+    grpc_max_message_bytes: Annotated[
+        int, _grpc("Size of one gRPC message; more get INVALID_ARGUMENT.", 1_024, 1_073_741_824)
+    ] = 8_388_608
     grpc_tls_cert_path: Annotated[str | None, _grpc("Certificate chain (PEM) of gRPC's own; see `tls_cert_path`.")] = (
         None
     )
     grpc_tls_key_path: Annotated[str | None, _grpc("Private key of the certificate (PEM).")] = None
 
     batch_max_items: Annotated[
-        int, _engine("Completions, starts or failures that one transaction takes.", 1, 5_000)
+        int, _engine("The most completions, starts or failures that one transaction writes.", 1, 5_000)
     ] = 500
     batch_queue_max_items: Annotated[
-        int, _engine("Items that may wait for a batch; more are refused with 503.", 1, 1_000_000)
+        int, _engine("Items that may wait for a transaction; more get 503.", 1, 1_000_000)
     ] = 20_000
     batch_stuck_seconds: Annotated[
         float, _engine("`/readyz` is 503 while a batch has been under way for longer than this.", 0.1, 3_600)
     ] = 5
     max_automatic_steps: Annotated[
-        int, _engine("Steps that one advance may run without parking; more fail the instance.", 1, 1_000_000)
+        int, _engine("Steps that one advance may run without a wait; more fail the instance.", 1, 1_000_000)
     ] = 1_000
     advance_max_work_steps: Annotated[
         int,
@@ -266,11 +283,11 @@ class Settings(RetentionSettings, frozen=True, kw_only=True):
         ),
     ] = 1_000_000
     long_queue_max_items: Annotated[
-        int, _engine("Items whose advance takes long that may wait; more are refused with 503.", 1, 1_000_000)
+        int, _engine("Items with a long advance that may wait; more get 503.", 1, 1_000_000)
     ] = 1_000
     background_failure_limit: Annotated[
         int,
-        _engine("A timer that could not be acted on so often, with growing pauses, fails its instance.", 1, 1_000),
+        _engine("After so many failed attempts to fire a timer, with growing pauses, its instance fails.", 1, 1_000),
     ] = 5
     definition_cache_max_bytes: Annotated[
         int,
@@ -292,9 +309,9 @@ class Settings(RetentionSettings, frozen=True, kw_only=True):
             1_099_511_627_776,
         ),
     ] = 268_435_456
-    definition_max_steps: Annotated[int, _engine("Steps of one definition.", 1, 10_000)] = 10_000
+    definition_max_steps: Annotated[int, _engine("The most steps of one definition.", 1, 10_000)] = 10_000
     variables_max_bytes: Annotated[
-        int, _engine("The variables of one request, as JSON; over it 413.", 1_024, 268_435_456)
+        int, _engine("Size of the variables of one request, as JSON; more get 413.", 1_024, 268_435_456)
     ] = 4_194_304
     instance_variables_max_bytes: Annotated[
         int,
@@ -306,9 +323,9 @@ class Settings(RetentionSettings, frozen=True, kw_only=True):
             134_217_728,
         ),
     ] = 67_108_864
-    variables_max_depth: Annotated[int, _engine("Nesting of JSON in variables.", 8, 500)] = 100
+    variables_max_depth: Annotated[int, _engine("The deepest nesting of JSON in variables.", 8, 500)] = 100
     checkpoint_max_bytes: Annotated[
-        int, _engine("The checkpoint, or the progress, of a heartbeat.", 1_024, 16_777_216)
+        int, _engine("Size of the checkpoint, or of the progress, of a heartbeat.", 1_024, 16_777_216)
     ] = 262_144
     list_exact_total_limit: Annotated[
         int, _engine("Up to here the `total` of a list is exact, beyond it an estimate.", 1, 10_000_000)
@@ -330,25 +347,23 @@ class Settings(RetentionSettings, frozen=True, kw_only=True):
         tuple[str, ...], _engine("Job types whose attempts are recorded, as by `recordAttempts` of a definition.")
     ] = ()
     attempt_record_max_bytes: Annotated[
-        int, _engine("What an attempt was given, or gave, and is larger is not kept or shown.", 0, 1_048_576)
+        int, _engine("The engine neither keeps nor shows variables of an attempt that are larger.", 0, 1_048_576)
     ] = 65_536
     stack_trace_max_bytes: Annotated[
         int,
-        _engine(
-            "Of a stack trace that a worker sends with a failure the last so many are kept. 0: none.", 0, 1_048_576
-        ),
+        _engine("The engine keeps so many bytes from the end of a worker's stack trace. 0: none.", 0, 1_048_576),
     ] = 16_384
     messages_kept_max_items: Annotated[
         int, _engine("Messages that nobody has received yet, counted every 10 s; more are refused.", 1, 10_000_000)
     ] = 100_000
     messages_kept_max_bytes: Annotated[
-        int, _engine("Variables of such messages, together.", 1_048_576, 68_719_476_736)
+        int, _engine("Size of the variables of these messages together.", 1_048_576, 68_719_476_736)
     ] = 268_435_456
 
     poll_max_jobs: Annotated[int, _jobs("`maxJobs` is clamped to this.", 1, 10_000)] = 1_000
     poll_max_wait_seconds: Annotated[float, _jobs("`waitSeconds` is clamped to this.", 0, 600)] = 60
     poll_max_parked: Annotated[
-        int, _jobs("Polls that may wait in one process; more are answered at once.", 1, 1_000_000)
+        int, _jobs("Polls that may wait in one process; further ones are answered at once.", 1, 1_000_000)
     ] = 20_000
     poll_parked_max_bytes: Annotated[
         int,
@@ -356,10 +371,10 @@ class Settings(RetentionSettings, frozen=True, kw_only=True):
             "Polls that wait and the job types that they name; more are answered at once.", 1_048_576, 68_719_476_736
         ),
     ] = 134_217_728
-    lease_default_seconds: Annotated[float, _jobs("A lease without `leaseSeconds`.", 0.05, 86_400)] = 30
+    lease_default_seconds: Annotated[float, _jobs("Length of a lease without `leaseSeconds`.", 0.05, 86_400)] = 30
     lease_min_seconds: Annotated[float, _jobs("`leaseSeconds` is clamped up to this.", 0.05, 86_400)] = 5
     lease_max_seconds: Annotated[float, _jobs("`leaseSeconds` is clamped down to this.", 0.05, 86_400)] = 3_600
-    lease_expiry_limit: Annotated[int, _jobs("A job whose lease expired this often is dead-lettered.", 1, 32_767)] = 10
+    lease_expiry_limit: Annotated[int, _jobs("A job whose lease expired this often fails for good.", 1, 32_767)] = 10
     queues_file: Annotated[
         str,
         _jobs("YAML or JSON file of queues by name, each put at the start (docs/queues.md); others stay."),
@@ -378,30 +393,30 @@ class Settings(RetentionSettings, frozen=True, kw_only=True):
         ),
     ] = 200_000
     lease_scan_interval_seconds: Annotated[
-        float, _jobs("Longest time between two looks for the leases of engines that died.", 0.05, 3_600)
+        float, _jobs("Longest time between two scans for leases of engines that died.", 0.05, 3_600)
     ] = 10
     ready_probe_interval_seconds: Annotated[
-        float, _jobs("Time between two looks for ready jobs while polls are parked.", 0.005, 60)
+        float, _jobs("Time between two scans for ready jobs while polls wait.", 0.005, 60)
     ] = 0.2
     notify_interval_seconds: Annotated[
-        float, _jobs("At most one wake-up of the other engines in this time.", 0.001, 60)
+        float, _jobs("Least time between two wake-ups of the other engines.", 0.001, 60)
     ] = 0.02
 
     dispatch_mode: Annotated[DispatchMode, _kafka("How jobs reach workers: `polling` or `kafka_outbox`.")] = (
         DispatchMode.POLLING
     )
     kafka_seed_brokers: Annotated[
-        tuple[str, ...], _kafka("`host:port` of some brokers; needed by `kafka_outbox`.")
+        tuple[str, ...], _kafka("`host:port` of some brokers. Required for `kafka_outbox`.")
     ] = ()
     kafka_transport: Annotated[KafkaTransport, _kafka("`plaintext` or `sasl_scram_tls`.")] = KafkaTransport.PLAINTEXT
     kafka_sasl_mechanism: Annotated[SaslMechanism, _kafka("`SCRAM-SHA-512` or `SCRAM-SHA-256`.")] = (
         SaslMechanism.SCRAM_SHA_512
     )
-    kafka_sasl_username: Annotated[str | None, _kafka("Needed by `sasl_scram_tls`.")] = None
-    kafka_sasl_password: Annotated[Secret | None, _kafka("Needed by `sasl_scram_tls`.")] = None
+    kafka_sasl_username: Annotated[str | None, _kafka("Required for `sasl_scram_tls`.")] = None
+    kafka_sasl_password: Annotated[Secret | None, _kafka("Required for `sasl_scram_tls`.")] = None
     kafka_tls_ca_path: Annotated[str | None, _kafka("CA certificates (PEM). Default: those of the system.")] = None
     kafka_tls_server_name: Annotated[
-        str | None, _kafka("Name to expect in the broker's certificate, if not its address.")
+        str | None, _kafka("Name in the broker's certificate, if it is not the broker's address.")
     ] = None
     kafka_create_topics: Annotated[bool, _kafka("Create missing topics, at the start and at uploads.")] = False
     kafka_topic_partitions: Annotated[int, _kafka("Partitions of a topic that is created.", 1, 10_000)] = 6
@@ -415,27 +430,37 @@ class Settings(RetentionSettings, frozen=True, kw_only=True):
         float, _kafka("How long a batch waits for its acknowledgements; then it is sent again.", 0.1, 600)
     ] = 10
     kafka_max_record_bytes: Annotated[
-        int, _kafka("A larger record is not sent; see `message.max.bytes` of the broker.", 1_024, 1_073_741_824)
+        int,
+        _kafka(
+            "Size of one record; the relay sends no larger one. See `message.max.bytes` of the broker.",
+            1_024,
+            1_073_741_824,
+        ),
     ] = 1_048_576
     outbox_batch_size: Annotated[int, _kafka("Rows that the relay publishes in one batch.", 1, 10_000)] = 200
     dispatch_timeout_seconds: Annotated[
-        float, _kafka("A dispatched job that nobody completes is dispatched anew after this.", 1, 604_800)
+        float, _kafka("Time after which a dispatched job that no worker has completed is dispatched again.", 1, 604_800)
     ] = 1_800
 
     payload_max_bytes: Annotated[
-        int, _runs("Arguments, a message, or what a step gave, as JSON; over it 413.", 1_024, 16_777_216)
+        int, _runs("Size of arguments, of a message, or of a step's result, as JSON; more get 413.", 1_024, 16_777_216)
     ] = 262_144
     journal_max_records: Annotated[
-        int, _runs("Records of a run's journal; one that wants more ends as FAILED.", 100, 10_000_000)
+        int, _runs("Records of a run's journal; a run that needs more ends as FAILED.", 100, 10_000_000)
     ] = 100_000
     messages_unread_max_items: Annotated[
-        int, _runs("Messages that a run was sent since it last did anything; more are refused with 429.", 1, 100_000)
+        int, _runs("Messages that a run may have received since it last did anything; more get 429.", 1, 100_000)
     ] = 10_000
     refused_calls_max_items: Annotated[
-        int, _runs("Refused calls of updates of a run whose answers are kept; the oldest are forgotten.", 1, 10_000)
+        int,
+        _runs(
+            "Answers to refused calls of updates that the engine keeps for a run; it deletes the oldest first.",
+            1,
+            10_000,
+        ),
     ] = 1_000
     journal_queue_max_bytes: Annotated[
-        int, _runs("Records that may wait for a batch; more are refused with 429.", 1_048_576, 68_719_476_736)
+        int, _runs("Records that may wait for a transaction; more get 429.", 1_048_576, 68_719_476_736)
     ] = 67_108_864
 
     @property

@@ -60,7 +60,7 @@ class RetentionSettings(BatchSettings, frozen=True, kw_only=True):
     ] = ArchiveFormat.JSONL
     audit_retention_days: Annotated[
         _Days | None,
-        _keeping("Audit records are removed after this, a partition at a time. Default: never."),
+        _keeping("Time after which audit records are removed, a partition at a time. Default: never."),
     ] = None
     partition_days: Annotated[
         float, _keeping("Length of the partitions of history and audit that are made from now on.", 0.01, 3_650)

@@ -103,10 +103,10 @@ class Metrics:
         )
         self.messages_published = self._counter("penstock_messages_published", "Messages published")
         self.messages_expired = self._counter(
-            "penstock_messages_expired", "Messages that nobody waited for until they expired"
+            "penstock_messages_expired", "Messages that expired before a step received them"
         )
         self.messages_kept = self._gauge(
-            "penstock_messages_kept", "Messages that nobody has received yet, as of the last count"
+            "penstock_messages_kept", "Messages that no step has received yet, as of the last count"
         )
         self.dead_ends = self._counter(
             "penstock_instances_dead_ended", "Instances whose last branch ended without an END step; they stay ACTIVE"
@@ -114,45 +114,67 @@ class Metrics:
         self.schedule_times: Family[str, Counter] = Family(
             self._counter(
                 "penstock_schedule_times",
-                "Times of schedules that were decided about, by what became of them",
+                "Times of schedules, by what the engine did about them",
                 "outcome",
             )
         )
         self.batch_starts: Family[str, Counter] = Family(
-            self._counter("penstock_batch_starts", "Items of batches that were started, or refused", "outcome")
+            self._counter(
+                "penstock_batch_starts", "Items of start batches that the engine started or refused", "outcome"
+            )
         )
         self.batch_items: Family[str, Histogram] = Family(
-            self._histogram("penstock_batch_items", "Items that one transaction took", BATCH_BUCKETS, "commit_queue")
+            self._histogram(
+                "penstock_batch_items",
+                "Items that one transaction of a group-commit queue wrote",
+                BATCH_BUCKETS,
+                "commit_queue",
+            )
         )
         self._batch_age = self._gauge(
-            "penstock_batch_age_seconds", "How long the batch that is being applied takes already; 0: none is", "queue"
+            "penstock_batch_age_seconds", "Age of the batch that the queue is writing now; 0 if it writes none", "queue"
         )
         self._lock_waiting_items = self._gauge(
-            "penstock_aside_items", "Calls that wait beside their queue for rows that other transactions hold", "queue"
+            "penstock_aside_items", "Calls that are lock-waiting: other transactions hold their rows", "queue"
         )
         self.db_transaction_seconds: Family[str, Histogram] = Family(
-            self._histogram("engine_db_transaction_duration_seconds", "Transactions", LATENCY_BUCKETS, "tx_type")
+            self._histogram(
+                "engine_db_transaction_duration_seconds",
+                "Duration of database transactions, by kind",
+                LATENCY_BUCKETS,
+                "tx_type",
+            )
         )
         self.db_lock_wait_seconds: Family[str, Histogram] = Family(
             self._histogram(
                 "engine_db_lock_wait_duration_seconds",
-                "Locking and reading instances: nearly all of it is waiting for row locks",
+                "Time to lock and read instances, nearly all of it waiting for row locks",
                 LATENCY_BUCKETS,
                 "operation",
             )
         )
         self.db_retries: Family[str, Counter] = Family(
-            self._counter("penstock_db_transactions_repeated", "Transactions run again, by cause", "cause")
+            self._counter(
+                "penstock_db_transactions_repeated", "Database transactions that were repeated, by cause", "cause"
+            )
         )
         self.pool_connections: Family[str, Gauge] = Family(
-            self._gauge("penstock_pool_connections", "Connections of the pool: idle, busy, unanswered", "state")
+            self._gauge(
+                "penstock_pool_connections",
+                "Database connections of the pool, by state: idle, busy, unanswered",
+                "state",
+            )
         )
-        self.pool_waiting = self._gauge("penstock_pool_waiting_tasks", "Tasks that wait for a connection")
+        self.pool_waiting = self._gauge(
+            "penstock_pool_waiting_tasks", "Tasks that wait for a database connection of the pool"
+        )
 
     def _sql_requests(self) -> None:
         self.sql_requests: Family[str, Counter] = Family(
             self._counter(
-                "penstock_sql_requests", "Requests of SQL functions that were carried out, failed or put off", "outcome"
+                "penstock_sql_requests",
+                "Requests of SQL functions that the engine carried out, failed or put off",
+                "outcome",
             )
         )
         self.sql_requests_waiting = self._gauge(
@@ -168,47 +190,60 @@ class Metrics:
     def _requests(self) -> None:
         self.http_request_seconds: Family[tuple[str, ...], Histogram] = Family(
             self._histogram(
-                "http_requests_duration_seconds", "REST requests", LATENCY_BUCKETS, "method", "path", "status"
+                "http_requests_duration_seconds",
+                "Duration of REST requests",
+                LATENCY_BUCKETS,
+                "method",
+                "path",
+                "status",
             )
         )
         self.http_ignored_parameters: Family[str, Counter] = Family(
             self._counter(
-                "penstock_http_ignored_parameters", "Parameters of the query that the route does not have", "path"
+                "penstock_http_ignored_parameters",
+                "Query parameters that were ignored, as their route does not have them",
+                "path",
             )
         )
         self.grpc_request_seconds: Family[tuple[str, ...], Histogram] = Family(
-            self._histogram("grpc_requests_duration_seconds", "gRPC calls", LATENCY_BUCKETS, "method", "code")
+            self._histogram(
+                "grpc_requests_duration_seconds", "Duration of gRPC calls", LATENCY_BUCKETS, "method", "code"
+            )
         )
-        self._open_connections = self._gauge("penstock_open_connections", "Client connections", "listener")
+        self._open_connections = self._gauge("penstock_open_connections", "Open client connections", "listener")
         self.calls_late: Family[str, Counter] = Family(
             self._counter(
                 "penstock_calls_late",
-                "Calls refused as they had no turn in time, while no statement failed",
+                "Calls refused as their queue did not reach them in time, although no statement failed",
                 "commit_queue",
             )
         )
 
     def _jobs(self) -> None:
-        self.job_retries = self._counter("job_retries", "Attempts that failed retryably, with retries left")
-        self.job_timeouts = self._counter("engine_job_timeout", "Leases, and deadlines of dispatched jobs, that passed")
+        self.job_retries = self._counter("job_retries", "Attempts of jobs that failed and will be retried")
+        self.job_timeouts = self._counter(
+            "engine_job_timeout", "Leases that expired, and deadlines of dispatched jobs that passed"
+        )
         self.job_pickup_seconds = self._histogram(
             "engine_job_pickup_latency_seconds", "From the creation of a job to each lease of it", PICKUP_BUCKETS
         )
         self.flow_claim_seconds = self._histogram(
-            "penstock_flow_claim_seconds", "Claims of jobs that wait for turns", LATENCY_BUCKETS
+            "penstock_flow_claim_seconds", "Duration of claims from queues with limits or fairness", LATENCY_BUCKETS
         )
         self._flow_running = self._gauge(
-            "penstock_flow_running", "Attempts under way of a queue, where their number is limited", "queue"
+            "penstock_flow_running", "Running attempts of a queue that limits their number", "queue"
         )
-        self._flow_waiting = self._gauge("penstock_flow_waiting", "Jobs that wait in a queue, to 10,000", "queue")
+        self._flow_waiting = self._gauge(
+            "penstock_flow_waiting", "Jobs that wait in a queue, counted to 10,000", "queue"
+        )
         self._flow_blocked = self._gauge(
-            "penstock_flow_blocked_keys", "Flow keys without room that the last claim of this engine met", "queue"
+            "penstock_flow_blocked_keys", "Flow keys without a free slot, as of this engine's last claim", "queue"
         )
         self._flow_throttled = self._counter(
-            "penstock_flow_throttled", "Claims that left jobs behind because of a rate", "queue"
+            "penstock_flow_throttled", "Claims that left jobs in the queue because of its rate", "queue"
         )
         self.flow_overruns = self._counter(
-            "penstock_flow_overruns", "Late heartbeats that took their places in a queue back, full or not"
+            "penstock_flow_overruns", "Late heartbeats that took their slots in a queue back, even if it was full"
         )
         self.empty_polls = self._counter("workflow_engine_job_lock_conflicts", "Polls that were answered without a job")
         self.run_takeovers = self._counter(
@@ -227,34 +262,40 @@ class Metrics:
             "workflow_engine_job_poll_latency_seconds", "From the creation of a job to its first lease", PICKUP_BUCKETS
         )
         self.parked_polls = self._gauge("penstock_parked_polls", "Long polls that wait for a job")
-        self._queue_jobs = self._gauge("penstock_queue_jobs", "Jobs ready to be taken", "job_type")
-        self._queue_age = self._gauge("penstock_queue_oldest_job_age_seconds", "Age of the oldest of them", "job_type")
+        self._queue_jobs = self._gauge("penstock_queue_jobs", "Jobs that workers can take now", "job_type")
+        self._queue_age = self._gauge(
+            "penstock_queue_oldest_job_age_seconds", "Age of the oldest job that workers can take now", "job_type"
+        )
 
     def _kafka(self, registry: CollectorRegistry) -> None:
         self.outbox_backlog = Gauge(
-            "workflow_engine_dispatch_outbox_backlog", "Rows waiting for the relay", registry=registry
+            "workflow_engine_dispatch_outbox_backlog",
+            "Rows of the outbox that the relay has not published yet",
+            registry=registry,
         )
         self.relay_published: Family[str, Counter] = Family(
             Counter(
                 "workflow_engine_dispatch_relay_publish",
-                "Records sent, by result: success, unknown, topic_refused, record_refused",
+                "Records that the relay sent, by result: success, unknown, topic_refused, record_refused",
                 ("result",),
                 registry=registry,
             )
         )
         self.relay_batch_seconds = Histogram(
             "workflow_engine_dispatch_relay_batch_latency_seconds",
-            "Publishing one batch",
+            "Duration of publishing one batch",
             buckets=LATENCY_BUCKETS,
             registry=registry,
         )
         self.dispatch_seconds = Histogram(
             "penstock_dispatch_latency_seconds",
-            "From a job's row in the outbox to the broker's ack",
+            "From the job's row in the outbox to the broker's acknowledgement",
             buckets=PICKUP_BUCKETS,
             registry=registry,
         )
-        self.relay_leader = Gauge("workflow_engine_dispatch_relay_leader", "1 where the relay runs", registry=registry)
+        self.relay_leader = Gauge(
+            "workflow_engine_dispatch_relay_leader", "1 on the engine whose relay publishes, else 0", registry=registry
+        )
         self.producer_errors: Family[str, Counter] = Family(
             Counter(
                 "workflow_engine_kafka_producer_errors", "Errors of the Kafka producer", ("code",), registry=registry
@@ -269,15 +310,19 @@ class Metrics:
             self._gauge("penstock_task_up", "1 while a supervised task runs", "task")
         )
         self._quarantined_rows = self._gauge(
-            "penstock_quarantined_rows", "Rows that a background service could not handle and set aside", "service"
+            "penstock_quarantined_rows", "Rows in quarantine: a background service could not handle them", "service"
         )
         self._quarantined_row = self._gauge(
-            "penstock_quarantined_row", "1 for each of them, 100 at most; the log says when", "service", "row", "reason"
+            "penstock_quarantined_row",
+            "1 for each row in quarantine, at most 100; the log has the time",
+            "service",
+            "row",
+            "reason",
         )
         self.service_errors: Family[str, Counter] = Family(
             self._counter("penstock_service_errors", "Rounds of background services that the database refused", "task")
         )
-        self._gauge("penstock_build_info", "1, with the version as label", "version").labels(version).set(1)
+        self._gauge("penstock_build_info", "1, with the engine's version as a label", "version").labels(version).set(1)
         ProcessCollector(registry=self.registry)
 
     def on_end(self, definition_id: str, outcome: str, took_s: float) -> None:
