@@ -85,7 +85,7 @@ def test_a_list_is_sorted_filtered_by_step_and_variable_and_copied_from(
     visitor.page.get_by_label("Stands on step").fill("")
     visitor.page.get_by_label("Variable that is a search attribute").fill("amount.from = 1")
     visitor.page.get_by_label("Variable that is a search attribute").press("Enter")
-    visitor.see("order: businessKey goes with")
+    visitor.see("order: businessKey can only be combined with")
     visitor.go("instances?definitionId=loan&attr.amount.from=1")
     shows(visitor, ["L-1", "L-3"])
     assert visitor.page.get_by_label("Variable that is a search attribute").input_value() == "amount.from=1"

@@ -215,7 +215,7 @@ def test_what_code_has_is_listed_and_put_again(shell: Shell, engine: RunningEngi
     unknown = shell.run("declaration", "apply", "queue", "none")
     assert (unknown.exit_code, "no code has ever had a queue 'none'" in unknown.stderr) == (1, True)
     wrong = shell.run("declaration", "apply", "timer", "none")
-    assert (wrong.exit_code, "kind: is schedule or queue" in wrong.stderr) == (1, True)
+    assert (wrong.exit_code, "kind: must be schedule or queue" in wrong.stderr) == (1, True)
     for id in ("cli:reminds", "cli:reports"):
         shell.run("schedule", "delete", id)
 

@@ -332,7 +332,7 @@ def test_what_is_collected_has_the_bound_of_variables() -> None:
     machine = begun(mapped(collect="${result.n}", into="ns"), max_written_bytes=1_000)
     done(machine, 0, {"n": "x" * 600})
     done(machine, 1, {"n": "x" * 600})
-    assert machine.failure == "step 'a': more than 1000 bytes are collected of its items"
+    assert machine.failure == "step 'a': the results of its items have more than 1000 bytes"
 
 
 def test_signals_of_an_items_job_are_its_own() -> None:

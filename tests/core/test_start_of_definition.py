@@ -50,11 +50,11 @@ def test_everything_wrong_is_told_at_once() -> None:
         "start.delay: 'soon' is not an ISO 8601 duration such as PT30S, PT1H30M, P7D or P1W",
     ]  # fmt: skip
     assert problems({"delay": "PT1S", "debounce": {"key": "k", "wait": "PT1S"}}) == [
-        "start.debounce: can't be given with delay"
+        "start.debounce: can't be combined with delay"
     ]
     assert problems({"dedupe": {"key": "", "window": "PT1H"}}) == ["start.dedupe.key: is required"]
     assert problems({"throttle": {"key": "k", "limit": 0}}) == [
-        "start.throttle.limit: is a whole number from 1 to 1000000"
+        "start.throttle.limit: must be a whole number from 1 to 1000000"
     ]
 
 
@@ -109,11 +109,11 @@ def test_a_start_adds_what_its_definition_does_not_say() -> None:
     assert together(own, StartRules(dedupe=dedupe), has_instance_key=False) == StartRules(None, None, dedupe, throttle)
     with pytest.raises(BadRequest, match=r"^throttle: the definition says it$"):
         together(own, own, has_instance_key=False)
-    with pytest.raises(BadRequest, match=r"^throttle: can't be given with delay$"):
+    with pytest.raises(BadRequest, match=r"^throttle: can't be combined with delay$"):
         together(own, StartRules(delay_s=1.0), has_instance_key=False)
-    with pytest.raises(BadRequest, match=r"^dedupe: can't be given with instanceKey$"):
+    with pytest.raises(BadRequest, match=r"^dedupe: can't be combined with instanceKey$"):
         together(StartRules(dedupe=dedupe), None, has_instance_key=True)
-    with pytest.raises(BadRequest, match=r"^debounce: can't be given with dedupe$"):
+    with pytest.raises(BadRequest, match=r"^debounce: can't be combined with dedupe$"):
         together(
             StartRules(debounce=Debounce("b", 1.0, 9.0, merges=True)), StartRules(dedupe=dedupe), has_instance_key=False
         )

@@ -126,9 +126,9 @@ async def test_starts_of_runs_go_by_rules_as_any_start(at: str, database_dsn: st
 async def test_rules_that_no_start_can_have_are_refused(at: str):
     async with serving(at) as app:
         for given, error, reason in (
-            ({"dedupe": Dedupe("k", "PT1H"), "id": "o-1"}, BadRequest, "dedupe: can't be given with an id"),
-            ({"debounce": Debounce("k", "1 s"), "id": "o-1"}, BadRequest, "debounce: can't be given with an id"),
-            ({"delay": "1 s", "start_at": "2030-01-01T00:00:00Z"}, BadRequest, "startAt: can't be given with delay"),
+            ({"dedupe": Dedupe("k", "PT1H"), "id": "o-1"}, BadRequest, "dedupe: can't be combined with an id"),
+            ({"debounce": Debounce("k", "1 s"), "id": "o-1"}, BadRequest, "debounce: can't be combined with an id"),
+            ({"delay": "1 s", "start_at": "2030-01-01T00:00:00Z"}, BadRequest, "startAt: can't be combined with delay"),
             ({"start_at": "soon"}, BadRequest, "startAt: "),
             ({"dedupe": Dedupe("", "1 h")}, BadRequest, "dedupe.key: is required"),
             ({"throttle": Throttle("k", 1, "PT1X")}, BadRequest, "throttle.period: "),

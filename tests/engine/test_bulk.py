@@ -404,7 +404,7 @@ async def test_a_page_waits_for_the_database_and_is_done_then(
         ({"action": "delete", "ids": ["1"]}, "action: must be one of retry, cancel, signal"),
         ({"action": "retry"}, "filter: give either a filter or ids"),
         ({"action": "retry", "ids": ["1"], "filter": BulkFilter(status="FAILED")}, "filter: give either"),
-        ({"action": "retry", "filter": BulkFilter()}, "filter: is empty, and would match all instances"),
+        ({"action": "retry", "filter": BulkFilter()}, "filter: is empty, so it would match all instances"),
         ({"action": "retry", "filter": BulkFilter(status="LOST")}, "filter.status: must be one of"),
         ({"action": "retry", "filter": BulkFilter(definition_id="d", cause="x")}, "filter.cause: needs the status"),
         (
@@ -418,13 +418,16 @@ async def test_a_page_waits_for_the_database_and_is_done_then(
             "filter.definitionVersion: must be a version",
         ),
         ({"action": "retry", "filter": BulkFilter(started_after=NAIVE)}, "filter.startedAfter: must"),
-        ({"action": "retry", "ids": ["1"], "besides": BulkFilter()}, "except: is empty, and would match all instances"),
+        (
+            {"action": "retry", "ids": ["1"], "besides": BulkFilter()},
+            "except: is empty, so it would match all instances",
+        ),
         ({"action": "retry", "ids": ["1"], "besides": BulkFilter(status="LOST")}, "except.status: must be one of"),
         ({"action": "retry", "ids": []}, "ids: 1 to 1,000"),
         ({"action": "retry", "ids": ["nothing"]}, "ids: 'nothing' is not an instance id"),
         ({"action": "cancel", "ids": ["1"], "per_second": 0.0}, "perSecond: more than 0"),
-        ({"action": "cancel", "ids": ["1"], "step_id": "s"}, "stepId: not of the action cancel"),
-        ({"action": "signal", "ids": ["1"]}, "stepId: is needed for the action signal"),
+        ({"action": "cancel", "ids": ["1"], "step_id": "s"}, "stepId: does not belong to the action cancel"),
+        ({"action": "signal", "ids": ["1"]}, "stepId: is required for the action signal"),
         ({"action": "cancel", "ids": ["1"], "note": "x" * 5_000}, "note"),
     ],
 )

@@ -144,11 +144,11 @@ async def test_an_upload_meanwhile_is_not_what_was_meant(driver: Driver) -> None
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"action": "skip"}, "stepId: is needed for the action skip"),
-        ({"action": "move", "step_id": "one"}, "toStepId: is needed for the action move"),
-        ({"action": "cancel", "step_id": "one"}, "stepId: not of the action cancel"),
-        ({"action": "retry", "variables": msgspec.Raw(b"{}")}, "variables: not of the action retry"),
-        ({"action": "skip", "step_id": "one", "version": 2}, "version: not of the action skip"),
+        ({"action": "skip"}, "stepId: is required for the action skip"),
+        ({"action": "move", "step_id": "one"}, "toStepId: is required for the action move"),
+        ({"action": "cancel", "step_id": "one"}, "stepId: does not belong to the action cancel"),
+        ({"action": "retry", "variables": msgspec.Raw(b"{}")}, "variables: does not belong to the action retry"),
+        ({"action": "skip", "step_id": "one", "version": 2}, "version: does not belong to the action skip"),
         ({"action": "migrate", "steps": {"one": "nowhere"}}, "steps: 'one' becomes 'nowhere'"),
         ({"action": "begin"}, "action: must be one of retry, cancel, signal, skip, move, migrate"),
     ],
@@ -162,7 +162,7 @@ async def test_a_request_that_makes_no_sense_is_refused(driver: Driver, fields: 
 
 async def test_a_migration_says_where_to(driver: Driver) -> None:
     instances = await started(driver, 1)
-    with pytest.raises(BadRequest, match=r"filter\.definitionId: is needed"):
+    with pytest.raises(BadRequest, match=r"filter\.definitionId: is required"):
         await driver.engine.bulk.create(BulkRequest(action="migrate", ids=instances))
     with pytest.raises(NotFound, match="version 7"):
         await driver.engine.bulk.create(BulkRequest(action="migrate", filter=OPEN, version=7))

@@ -230,7 +230,7 @@ async def test_calls_in_a_circle_end_at_a_depth(make_driver: MakeDriver) -> None
     assert view.status == "FAILED"
     assert driver.rows("SELECT count(*), max(depth) FROM called") == [(16, 16)]
     [(reason,)] = driver.rows("SELECT failure FROM instance ORDER BY id DESC LIMIT 1")
-    assert reason == "CallTooDeep: step 'again' would be call 17 in a row"
+    assert reason == "CallTooDeep: step 'again' would make a call at depth 17, and 16 is the most"
 
 
 async def test_more_calls_than_one_transaction_makes_go_on(make_driver: MakeDriver) -> None:

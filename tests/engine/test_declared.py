@@ -156,7 +156,7 @@ async def test_bad_declarations_are_refused_by_field(driver: Driver):
     with pytest.raises(BadRequest, match="schedule: "):
         workflow = CodeWorkflow("report", 1, "shop")
         await driver.engine.declarations.register(workflow, InCode(b"{"))
-    with pytest.raises(BadRequest, match="kind: is schedule or queue"):
+    with pytest.raises(BadRequest, match="kind: must be schedule or queue"):
         await driver.engine.declarations.apply("timer", "x")
     with pytest.raises(NotFound, match="no code has ever had a queue 'x'"):
         await driver.engine.declarations.apply("queue", "x")

@@ -214,7 +214,7 @@ async def test_impact_says_whom_a_new_version_would_not_fit(driver: Driver) -> N
     assert [(one.version, one.at_changed) for one in same.versions] == [(2, 0), (1, 1)]
     with pytest.raises(BadRequest, match="id: is 'order'"):
         await impact.of("other", 0, parsed(after))
-    with pytest.raises(BadRequest, match="version: can't be given"):
+    with pytest.raises(BadRequest, match="version: can't be combined"):
         await impact.of("order", 1, parsed(after))
     with pytest.raises(NotFound):
         await impact.of("new", 0, parsed({**after, "id": "new"}))

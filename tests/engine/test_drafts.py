@@ -343,7 +343,7 @@ async def test_work_and_answer_are_bounded(driver: Driver) -> None:
 async def test_what_can_not_be_asked_is_refused(driver: Driver) -> None:
     with pytest.raises(BadRequest, match="kind: must be one of condition, value"):
         await check(driver, "1", kind="number")
-    with pytest.raises(BadRequest, match="instanceId: not together with variables"):
+    with pytest.raises(BadRequest, match="instanceId: can't be combined with variables"):
         await check(driver, "1", variables={}, instance_id="1f")
     with pytest.raises(BadRequest, match="variables"):
         await check(driver, "1", variables=[])

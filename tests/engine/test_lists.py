@@ -104,7 +104,7 @@ async def test_business_keys_are_found_by_how_they_begin(driver: Driver) -> None
             found = (await driver.engine.instances.list_slice(wanted, None, 200)).items
             assert [item.business_key for item in found] == [key for key in KEYS[::-1] if key.startswith(prefix)]
             assert (await driver.engine.instances.count(wanted)).count == len(found)
-    with pytest.raises(BadRequest, match="businessKeyPrefix: not together"):
+    with pytest.raises(BadRequest, match="businessKeyPrefix: can't be combined"):
         await driver.engine.instances.count(InstanceFilter(business_key="a", business_key_prefix="a"))
 
 

@@ -172,7 +172,7 @@ async def test_a_limited_worker_hears_no_news_of_other_types(driver: Driver) -> 
     set_identity(None)
     await driver.cancel(job.instance_id, "enough")
     set_identity(ship)
-    with pytest.raises(Forbidden, match="workerId: who polls by it has job types that token:ship does not have"):
+    with pytest.raises(Forbidden, match="workerId: this worker polls for job types that token:ship may not work on"):
         await driver.engine.jobs.wait_lost("packer", 0)
     set_identity(both)
     assert [lost.job_id for lost in await driver.engine.jobs.wait_lost("packer", 0)] == [job.id]

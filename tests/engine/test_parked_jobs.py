@@ -82,7 +82,7 @@ async def test_a_park_is_fenced_and_twice_is_once(driver: Driver) -> None:
     instance, job = await begun(driver)
     with pytest.raises(BadRequest, match="attempt"):
         await driver.engine.jobs.park(Park(job_id=job.id, worker_id="w1", signal="paid"))
-    with pytest.raises(BadRequest, match="until: is required, or signal"):
+    with pytest.raises(BadRequest, match="until: is required, unless there is a signal"):
         await park(driver, job)
     for until in ("2031-05-04T12:00:00", "9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00+14:00"):
         with pytest.raises(BadRequest, match="until: "):

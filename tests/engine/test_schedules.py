@@ -330,7 +330,7 @@ async def test_a_backfill_starts_the_times_of_a_span(driver: Driver) -> None:
     hour = last_full_hour(driver)
     await later(driver, HOUR_S)
     span = ((hour - timedelta(hours=5)).isoformat(), hour.isoformat())
-    with pytest.raises(BadRequest, match="to: is not past yet"):
+    with pytest.raises(BadRequest, match="to: must be in the past"):
         await driver.engine.schedules.backfill("nightly", span[0], (hour + timedelta(hours=9)).isoformat(), None)
     shown = await driver.engine.schedules.backfill("nightly", *span, None)
     assert shown.backfill_until is not None
@@ -421,12 +421,12 @@ async def test_schedules_are_listed_by_name_and_gone_when_deleted(driver: Driver
     [
         ({"definition_id": ""}, "definitionId: is required"),
         ({"every": None}, "cron: one of cron and every has to be given, not both"),
-        ({"overlap": "LATER"}, "overlap: is one of SKIP, BUFFER_ONE, BUFFER_ALL, ALLOW, CANCEL_OTHER"),
-        ({"catch_up": "SOME"}, "catchUp: is one of LAST, ALL, NONE"),
+        ({"overlap": "LATER"}, "overlap: must be one of SKIP, BUFFER_ONE, BUFFER_ALL, ALLOW, CANCEL_OTHER"),
+        ({"catch_up": "SOME"}, "catchUp: must be one of LAST, ALL, NONE"),
         ({"catch_up_window": "long"}, "catchUpWindow: 'long' is not an ISO 8601 duration such as PT30S"),
         ({"variables": b"[]"}, "variables: "),
         ({"note": "x" * 5000}, "note: has 5000 characters, more than 4096"),
-        ({"definition_version": -1}, "definitionVersion: is 0 for the latest, or one of its versions"),
+        ({"definition_version": -1}, "definitionVersion: must be 0 for the latest version, or one of its versions"),
     ],
 )  # fmt: skip
 async def test_a_schedule_that_makes_no_sense_is_refused(driver: Driver, fields: dict[str, Any], says: str) -> None:

@@ -199,7 +199,7 @@ async def test_a_wrong_declaration_is_refused(driver: Driver, declared: Any, pro
     [
         ({"a-b": "1"}, "attr.a-b: must be"),
         ({"a.least": "1"}, "attr.a.least: must be"),
-        ({"a": "1", "a.from": "1"}, "not together with its bounds"),
+        ({"a": "1", "a.from": "1"}, "can't be combined with its bounds"),
         ({"a.from": "x"}, "bounds must be numbers, or times"),
         ({"a.to": "nan"}, "bounds must be numbers, or times"),
         ({"a": "x" * 257}, "attr.a"),

@@ -128,7 +128,7 @@ async def test_lists_find_what_has_not_begun(driver: Driver, monkeypatch: pytest
         patch.setattr(store, "find_ids", gives_up)
         assert await found() == [second]
         assert await found(definition_id="report") == []
-    with pytest.raises(BadRequest, match="delayed: goes with the status ACTIVE only"):
+    with pytest.raises(BadRequest, match="delayed: can only be combined with the status ACTIVE"):
         await found(status="WAITING")
     with pytest.raises(BadRequest, match="instanceKey: with definitionId"):
         await found(definition_id="report", instance_key="k")
@@ -469,22 +469,22 @@ async def test_a_batch_waits_for_those_that_ask_for_it(driver: Driver, nursery: 
         ({"start_at": "tomorrow"}, "startAt: 'tomorrow' is not an RFC 3339 time"),
         ({"start_at": "9031-05-04T12:00:00Z"}, "startAt: is more than 36500 days from now"),
         ({"delay": "1h"}, "delay: '1h' is not an ISO 8601 duration"),
-        ({"delay": "PT1H", "start_at": "2031-05-04T12:00:00Z"}, "startAt: can't be given with delay"),
+        ({"delay": "PT1H", "start_at": "2031-05-04T12:00:00Z"}, "startAt: can't be combined with delay"),
         ({"dedupe": Dedupe("", "PT1H")}, "dedupe.key: is required"),
         ({"dedupe": Dedupe("k", "")}, "dedupe.window: is required"),
         ({"dedupe": Dedupe("k", "P367D")}, "dedupe.window: is longer than 366 days"),
-        ({"dedupe": Dedupe("k", "PT1H"), "instance_key": "i"}, "dedupe: can't be given with instanceKey"),
+        ({"dedupe": Dedupe("k", "PT1H"), "instance_key": "i"}, "dedupe: can't be combined with instanceKey"),
         (
             {"dedupe": Dedupe("k", "PT1H"), "throttle": Throttle("k", 1), "instance_key": "i"},
-            "dedupe: can't be given with instanceKey",
+            "dedupe: can't be combined with instanceKey",
         ),
-        ({"throttle": Throttle("k", 0)}, "throttle.limit: is a whole number from 1 to 1000000"),
-        ({"throttle": Throttle("k", 1, "PT1S", 0)}, "throttle.burst: is a whole number from 1 to 1000000"),
-        ({"throttle": Throttle("k", 1, on_excess="DROP")}, "throttle.onExcess: is one of REJECT, DELAY"),
-        ({"throttle": Throttle("k", 1), "delay": "PT1S"}, "throttle: can't be given with delay"),
-        ({"debounce": Debounce("k", "PT1M", "PT1S")}, "debounce.maxWait: is less than wait"),
-        ({"debounce": Debounce("k", "PT1M", keep="FIRST")}, "debounce.keep: is one of LAST, MERGE"),
-        ({"debounce": Debounce("k", "PT1M"), "dedupe": Dedupe("k", "PT1M")}, "debounce: can't be given with dedupe"),
+        ({"throttle": Throttle("k", 0)}, "throttle.limit: must be a whole number from 1 to 1000000"),
+        ({"throttle": Throttle("k", 1, "PT1S", 0)}, "throttle.burst: must be a whole number from 1 to 1000000"),
+        ({"throttle": Throttle("k", 1, on_excess="DROP")}, "throttle.onExcess: must be one of REJECT, DELAY"),
+        ({"throttle": Throttle("k", 1), "delay": "PT1S"}, "throttle: can't be combined with delay"),
+        ({"debounce": Debounce("k", "PT1M", "PT1S")}, "debounce.maxWait: must not be less than wait"),
+        ({"debounce": Debounce("k", "PT1M", keep="FIRST")}, "debounce.keep: must be one of LAST, MERGE"),
+        ({"debounce": Debounce("k", "PT1M"), "dedupe": Dedupe("k", "PT1M")}, "debounce: can't be combined with dedupe"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -123,7 +123,7 @@ async def test_a_list_has_three_orders_each_with_the_same_instances(
         ({"current_step_id": "pay", "definition_id": "a", "attributes": {"x": "1"}}, "currentStepId: with"),
         ({"order": "started"}, "order: must be one of newest, oldest, businessKey, ended, changed"),
         ({"order": BY_END, "instance_key": "x", "definition_id": "a"}, "instanceKey: with"),
-        ({"order": BY_KEY, "status": "FAILED", "cause": "no paper"}, "order: businessKey goes with"),
+        ({"order": BY_KEY, "status": "FAILED", "cause": "no paper"}, "order: businessKey can only be combined with"),
         ({"order": BY_KEY, "instance_key": "x", "definition_id": "a"}, "instanceKey: with"),
     ],
 )

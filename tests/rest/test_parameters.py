@@ -101,5 +101,5 @@ async def test_an_unknown_parameter_is_ignored_counted_and_told_once(capsys: pyt
     "query", ["instanceId=1&executionId=1-1-1", "instanceId=1&jobType=x", "executionId=1-1-1&unclaimed=true"]
 )
 async def test_tasks_are_asked_for_by_one_id_alone(rest: Rest, query: str) -> None:
-    expected = "instanceId, executionId: can't be given with each other, or with another filter"
+    expected = "instanceId, executionId: can't be combined with each other, or with another filter"
     assert (await rest.get(f"/v1/tasks?{query}")).error == (400, "bad-request", expected)

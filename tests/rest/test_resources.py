@@ -173,7 +173,7 @@ async def test_lists_are_read_by_key_too(
     assert (await rest.get(f"{path}?{query}")).json == {"items": []}
     for given in ("page=0", "pageSize=5"):
         name = given.partition("=")[0]
-        reason = f"{name}: can't be given with `cursor` or `limit`"
+        reason = f"{name}: can't be combined with `cursor` or `limit`"
         assert (await rest.get(f"{path}?{query}&{given}")).error == (400, "bad-request", reason)
 
 

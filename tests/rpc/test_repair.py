@@ -144,9 +144,9 @@ REFUSED = (
     (w.BulkRequest(), "action: is required"),
     (w.BulkRequest("retry"), "filter: give either a filter or ids"),
     (w.BulkRequest("retry", w.BulkFilter(9)), "status: 9 is not a value of InstanceStatus"),
-    (w.BulkRequest("retry", w.BulkFilter()), "filter: is empty, and would match all"),
+    (w.BulkRequest("retry", w.BulkFilter()), "filter: is empty, so it would match all"),
     (w.BulkRequest("edit", ids=["1"]), "variables: is empty, and so is remove: name a variable"),
-    (w.BulkRequest("retry", ids=["1"], remove=["a"]), "remove: not of the action retry"),
+    (w.BulkRequest("retry", ids=["1"], remove=["a"]), "remove: does not belong to the action retry"),
 )
 
 

@@ -82,7 +82,7 @@ async def test_what_code_has_is_listed_and_put_again(make_driver: MakeDriver) ->
         with pytest.raises(CallFailed) as gone:
             await run.call(SERVICE + "ApplyDeclaration", apply, w.CodeDeclaration)
         assert gone.value.status is Status.FAILED_PRECONDITION
-        for kind, says in (("timer", "kind: is schedule or queue"), ("", "kind: is required")):
+        for kind, says in (("timer", "kind: must be schedule or queue"), ("", "kind: is required")):
             with pytest.raises(CallFailed) as refused:
                 await run.call(SERVICE + "ApplyDeclaration", w.ApplyDeclarationRequest(kind, "n"), w.CodeDeclaration)
             assert (refused.value.status, refused.value.reason) == (Status.INVALID_ARGUMENT, says)

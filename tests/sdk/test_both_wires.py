@@ -586,7 +586,7 @@ def test_schedules_are_kept_and_acted_on(run: Run, wire: Wire) -> None:
             assert ended.variables["schedule"]["id"] == name
             assert (await client.pause_schedule(name, "holidays")).pause_note == "holidays"
             now = datetime.now(UTC)
-            with pytest.raises(BadRequest, match="to: is not past yet"):
+            with pytest.raises(BadRequest, match="to: must be in the past"):
                 await client.backfill_schedule(name, now, now + timedelta(days=2))
             assert not (await client.resume_schedule(name)).paused
             assert name in [each.id async for each in client.iterate_schedules()]

@@ -164,7 +164,7 @@ def _read_certificates(lines: Sequence[str]) -> dict[str, Grant]:
         name, _, roles = line.partition("=")
         try:
             if not re.fullmatch(r"(dns|uri|email|cn):.+|\*", name.strip()):
-                raise BadRequest("a name is dns:…, uri:…, email:… or cn:…, or * for any")
+                raise BadRequest("a name begins with dns:, uri:, email: or cn:, or is * for any")
             found[name.strip()] = read_grant(roles.strip())
         except BadRequest as error:
             raise BadRequest(f"tls_client_roles: {line!r}: {error.reason}") from error

@@ -241,7 +241,7 @@ def _status_number(status: str | None) -> int:
     try:
         return m.InstanceStatus[status] if status else 0
     except KeyError:
-        raise ValueError(f"status: {status!r} is no status of an instance") from None
+        raise ValueError(f"status: {status!r} is not a status of an instance") from None
 
 
 LIST_INSTANCES: Final = DeclaredOperation(

@@ -70,7 +70,7 @@ class ClaimTask(Struct, frozen=True):
 def _take_signal(message: Signal) -> Signal:
     by_key = bool(message.definition_id or message.instance_key)
     if by_key and message.instance_id:
-        raise ValueError("instance_id: can't be given with definition_id and instance_key")
+        raise ValueError("instance_id: can't be combined with definition_id and instance_key")
     needed: dict[str, Any] = {"wait_step_id": message.step_id}
     if by_key:
         needed |= {"definition_id": message.definition_id, "instance_key": message.instance_key}

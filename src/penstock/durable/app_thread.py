@@ -108,7 +108,7 @@ class Portal:
 
         there.put(partial(trio.lowlevel.spawn_system_task, run), lost)
         await caller.wait(partial(there.put, scope.cancel))
-        assert found, "only who waits here cancels it, and is told so"
+        assert found, "only the caller that waits here cancels it"
         if found[0].error is not None:
             raise found[0].error
         value: T = found[0].value

@@ -47,7 +47,7 @@ def check_text(option: str, value: object, max_chars: int = ID_MAX_CHARS, *, nee
 def check_id(id: object, *, needed: bool = False) -> None:
     """Of a run. An empty one would be every run's whose id was not filled in."""
     if isinstance(id, str) and not id:
-        raise ValueError("id is empty: give what names the run, as an order's number, or leave it out")
+        raise ValueError("id is empty: give an id of yours for the run, such as an order's number, or leave it out")
     check_text("id", id, needed=needed)
 
 

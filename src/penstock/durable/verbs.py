@@ -352,7 +352,7 @@ async def first(**alternatives: Awaitable[T]) -> Won[T]:
     """
     branch = _branch("first", "a nursery")
     if not alternatives:
-        raise ValueError("first() needs an alternative")
+        raise ValueError("first() needs at least one alternative")
     for name, alternative in alternatives.items():
         if not inspect.isawaitable(alternative):
             raise TypeError(wrong(f"alternative {name!r} of first", alternative, f"a call, as {name}=receive(…)"))

@@ -70,7 +70,7 @@ class WaitFor(Exception):
 
     def __init__(self, signal: str, *, until: datetime | None = None) -> None:
         if not signal:
-            raise ValueError("a signal needs a name")
+            raise ValueError("signal: must not be empty")
         super().__init__(f"waits for the signal {signal!r}")
         self.signal: str | None = signal
         self.until = None if until is None else _aware(until)
@@ -78,5 +78,5 @@ class WaitFor(Exception):
 
 def _aware(time: datetime) -> datetime:
     if time.tzinfo is None:
-        raise ValueError(f"{time} has no offset: say in which time zone it is")
+        raise ValueError(f"{time} has no offset: give it a time zone")
     return time

@@ -74,7 +74,7 @@ class Handler:
         names: Mapping[str, Any] | None = None,
     ) -> None:
         if not job_type:
-            raise ValueError("a handler needs the name of a job type")
+            raise ValueError("job_type: must not be empty")
         if not callable(function):
             raise TypeError(f"the handler for {job_type!r} is not a function: {function!r}")
         if concurrency is not None and concurrency < 1:

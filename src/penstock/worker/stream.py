@@ -310,7 +310,7 @@ class WorkerStream(EngineReports):
                     await batch.settled.wait()
         except TimeoutError as error:
             if stream is None:
-                raise ConnectionFailed("there is no stream to the engine", maybe_applied=False) from error
+                raise ConnectionFailed("no stream to the engine is open", maybe_applied=False) from error
             raise TimedOut(f"no answer on the Work stream within {EXCHANGE_TIMEOUT_S:g} s") from error
         finally:
             for batch in batches:

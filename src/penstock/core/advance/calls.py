@@ -53,7 +53,9 @@ def plan_call(run: AdvanceState, token: Token, step: Step, callee: Callee) -> Ch
         reason = f"DefinitionNotFound: step '{step.id}' calls {name}, which is not there"
         raise EvaluationFailed(reason, DEFINITION_NOT_FOUND)
     if run.instance.depth >= DEPTH_MAX:
-        raise EvaluationFailed(f"CallTooDeep: step '{step.id}' would be call {DEPTH_MAX + 1} in a row")
+        raise EvaluationFailed(
+            f"CallTooDeep: step '{step.id}' would make a call at depth {DEPTH_MAX + 1}, and {DEPTH_MAX} is the most"
+        )
     for_each.spend_on(run, step, STEP_WORK)
     scope = evaluation.scope_of(run, token)
     if callee.input is None:

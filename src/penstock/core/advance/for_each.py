@@ -327,7 +327,7 @@ def _skip_items(run: AdvanceState, whole: Token, reason: str | None, but: Token 
 def _check_size(run: AdvanceState, step: Step, state: MapState, kept: bytes) -> None:
     most = run.inputs.max_written_bytes
     if state.kept_bytes + len(kept) > most:
-        raise EvaluationFailed(f"step '{step.id}': more than {most} bytes are collected of its items")
+        raise EvaluationFailed(f"step '{step.id}': the results of its items have more than {most} bytes")
 
 
 def _rows(each: ForEach, items: list[object]) -> list[bytes]:

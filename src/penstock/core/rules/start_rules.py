@@ -204,7 +204,7 @@ def check_together(rules: StartRules, *, has_instance_key: bool) -> None:
     ):
         other = next((name for name in excluded if given[name] is not None), None) if value is not None else None
         if other is not None:
-            raise BadRequest(f"{field}: can't be given with {other}")
+            raise BadRequest(f"{field}: can't be combined with {other}")
 
 
 def together(of_definition: StartRules, asked: StartRules | None, *, has_instance_key: bool) -> StartRules:
@@ -225,7 +225,7 @@ def _throttle(given: Any) -> Throttle:
     burst = limit if given.burst is None else given.burst
     for value, field in ((limit, "limit"), (burst, "burst")):
         if not 1 <= value <= RATE_MAX or value != int(value):
-            raise BadRequest(f"throttle.{field}: is a whole number from 1 to {RATE_MAX}")
+            raise BadRequest(f"throttle.{field}: must be a whole number from 1 to {RATE_MAX}")
     period_s = _window(given.period or PERIOD_DEFAULT, "throttle.period")
     delays = _word(OnExcess, given.on_excess, OnExcess.REJECT, "throttle.onExcess") is OnExcess.DELAY
     return Throttle(_key(given.key, "throttle"), period_s / limit, int(burst), delays)
@@ -237,7 +237,7 @@ def _debounce(given: Any) -> Debounce:
     if given.max_wait:
         max_wait_s = _window(given.max_wait, "debounce.maxWait")
         if max_wait_s < wait_s:
-            raise BadRequest("debounce.maxWait: is less than wait")
+            raise BadRequest("debounce.maxWait: must not be less than wait")
     merges = _word(Keep, given.keep, Keep.LAST, "debounce.keep") is Keep.MERGE
     return Debounce(_key(given.key, "debounce"), wait_s, max_wait_s, merges)
 
@@ -279,7 +279,7 @@ def _word(kind: type[W], word: str | None, default: W, field: str) -> W:
     try:
         return kind(word) if word else default
     except ValueError:
-        raise BadRequest(f"{field}: is one of {', '.join(kind)}") from None
+        raise BadRequest(f"{field}: must be one of {', '.join(kind)}") from None
 
 
 class StartOfDefinition(msgspec.Struct, frozen=True):

@@ -481,7 +481,7 @@ def refuse_executors(worker: str, job_types: Sequence[str] = ()) -> None:
     if any(name.startswith(CODE_PREFIX) for name in job_types):
         raise Forbidden(f"job types that begin with '{CODE_PREFIX}' are for executors of durable workflows")
     if "/" in worker and _EXECUTOR.match(worker):
-        raise Forbidden("workerId: is that of an executor of durable workflows")
+        raise Forbidden("workerId: an executor of durable workflows has this id")
 
 
 LANGUAGE_VERSION: Final = 21

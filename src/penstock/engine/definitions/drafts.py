@@ -151,7 +151,7 @@ class Drafts:
         variables: bytes | None = None
         if given not in (b"", b"null"):
             if asked.instance_id is not None:
-                raise BadRequest("instanceId: not together with variables")
+                raise BadRequest("instanceId: can't be combined with variables")
             variables = check_variables(given, self._limits)
         elif asked.instance_id is not None:
             variables = bytes(cast(msgspec.Raw, (await self._instances.get(asked.instance_id)).variables))

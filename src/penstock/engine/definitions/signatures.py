@@ -102,7 +102,7 @@ class Signatures:
 def _checked(arguments: bytes) -> str:
     """Raises BadRequest."""
     if len(arguments) > SIGNATURE_MAX_BYTES:
-        raise BadRequest(f"arguments_schema: {SIGNATURE_MAX_BYTES:,} bytes at most")
+        raise BadRequest(f"arguments_schema: has more than {SIGNATURE_MAX_BYTES:,} bytes")
     try:
         schema = msgspec.json.decode(arguments, type=dict[str, object])
         text = arguments.decode()

@@ -146,7 +146,7 @@ class Batches:
         Overloaded."""
         number = _number(id)
         if state is not None and state not in STATES:
-            raise BadRequest(f"state: is one of {', '.join(STATES)}")
+            raise BadRequest(f"state: must be one of {', '.join(STATES)}")
         since = 0 if cursor is None else read_numbers(cursor, digits=9)[0]
         size = min(max(limit, 1), RESULTS_MAX)
         async with self._database.connection() as connection:

@@ -76,9 +76,9 @@ class Inbox:
         not know the list) and Unavailable (the list is being filled).
         """
         if assignee is not None and unclaimed:
-            raise BadRequest("unclaimed: can't be given with `assignee`")
+            raise BadRequest("unclaimed: can't be combined with `assignee`")
         if definition_id is not None and job_type is None and assignee is None:
-            raise BadRequest("definitionId: needs `jobType` or `assignee` beside it")
+            raise BadRequest("definitionId: needs `jobType` or `assignee`, too")
         after = read_numbers(cursor, digits=18)[0] if cursor else 0
         limit = slice_limit(limit)
         async with self._database.connection() as connection:
@@ -306,7 +306,9 @@ class Inbox:
     async def _refuse(self, connection: TrioConnection, key: TaskKey, step_id: str) -> None:
         """Raises why a claim can't be changed."""
         task = await self._read(connection, key, step_id)
-        raise Conflict(f"the task is claimed by '{task.assignee}'" if task.assignee else "the task has just changed")
+        raise Conflict(
+            f"the task is claimed by '{task.assignee}'" if task.assignee else "the task has just changed: read it again"
+        )
 
     async def _read(self, connection: TrioConnection, key: TaskKey, step_id: str) -> UserTask:
         tasks = await store.read(connection, [key])
@@ -405,8 +407,8 @@ def _assignee(by: str | None) -> str:
     if by is not None:
         check_text(by, "by", NAME_MAX_CHARS)
         if by != name and not _may_operate():
-            raise Forbidden(f"by: this needs the role operator: you are {name}")
+            raise Forbidden(f"by: to name somebody else needs the role operator, and you are {name}")
         name = by
     if not name:
-        raise BadRequest("by: says who takes the task; without authentication it is required")
+        raise BadRequest("by: is required without authentication: it names who takes the task")
     return name

@@ -65,7 +65,9 @@ def check_filter(wanted: InstanceFilter) -> None:
     if wanted.status is not None and wanted.status not in STATUSES:
         raise BadRequest(f"status: must be one of {', '.join(sorted(STATUSES))}")
     if wanted.delayed and wanted.status not in (None, "ACTIVE"):
-        raise BadRequest("delayed: goes with the status ACTIVE only: an instance that has not begun is ACTIVE")
+        raise BadRequest(
+            "delayed: can only be combined with the status ACTIVE: an instance that has not begun is ACTIVE"
+        )
     _check_blocked(wanted)
     _check_failures(wanted)
     _check_step(wanted)
@@ -74,22 +76,22 @@ def check_filter(wanted: InstanceFilter) -> None:
         if given is not None and wanted.definition_id is None and (name != "stepId" or wanted.cause is None):
             raise BadRequest(f"{name}: needs a definitionId")
     if wanted.parent_instance_id is not None and (wanted.cause is not None or wanted.step_id is not None):
-        raise BadRequest("parentInstanceId: not together with cause or stepId")
+        raise BadRequest("parentInstanceId: can't be combined with cause or stepId")
     if wanted.attributes and not (wanted.cause is wanted.step_id is wanted.parent_instance_id is None):
-        raise BadRequest("attr: not together with cause, stepId or parentInstanceId")
+        raise BadRequest("attr: can't be combined with cause, stepId or parentInstanceId")
     wanted_attributes(wanted.attributes)
     led = wanted.cause, wanted.step_id, wanted.parent_instance_id, wanted.attributes or None
     if wanted.flow_key is not None and any(value is not None for value in led):
-        raise BadRequest("flowKey: not together with cause, stepId, parentInstanceId or attr")
+        raise BadRequest("flowKey: can't be combined with cause, stepId, parentInstanceId or attr")
     if wanted.business_key is not None and wanted.business_key_prefix is not None:
-        raise BadRequest("businessKeyPrefix: not together with businessKey")
+        raise BadRequest("businessKeyPrefix: can't be combined with businessKey")
     more = (wanted.definition_version, wanted.cause, wanted.step_id, wanted.started_after, wanted.started_before,
             wanted.business_key_prefix, wanted.parent_instance_id, wanted.flow_key,
             wanted.error_contains, wanted.attributes or None, wanted.delayed or None,
             wanted.blocked or None, wanted.current_step_id,
             None if wanted.order == NEWEST else wanted.order)  # fmt: skip
     if wanted.instance_key is not None and any(value is not None for value in more):
-        raise BadRequest("instanceKey: with definitionId, status and businessKey only")
+        raise BadRequest("instanceKey: can only be combined with definitionId, status and businessKey")
 
 
 def _check_blocked(wanted: InstanceFilter) -> None:
@@ -109,7 +111,7 @@ def _check_step(wanted: InstanceFilter) -> None:
     others = (wanted.cause, wanted.step_id, wanted.error_contains, wanted.bulk_id, wanted.parent_instance_id,
               wanted.attributes or None, (wanted.delayed or wanted.blocked) or None)  # fmt: skip
     if any(value is not None for value in others):
-        raise BadRequest("currentStepId: with definition, version, status, keys and times only")
+        raise BadRequest("currentStepId: can only be combined with definition, version, status, keys and times")
 
 
 def _check_order(wanted: InstanceFilter) -> None:
@@ -119,7 +121,8 @@ def _check_order(wanted: InstanceFilter) -> None:
            wanted.business_key, wanted.attributes or None)  # fmt: skip
     if wanted.by_key and any(value is not None for value in led):
         raise BadRequest(
-            "order: businessKey goes with definition, version, status, step, flow key, times and businessKeyPrefix only"
+            "order: businessKey can only be combined with definition, version, status, step, flow key, times "
+            "and businessKeyPrefix"
         )
 
 
@@ -133,7 +136,7 @@ def _check_bulk(wanted: InstanceFilter) -> None:
     others = (wanted.cause, wanted.step_id, wanted.error_contains, wanted.parent_instance_id, wanted.flow_key,
               wanted.instance_key, wanted.attributes or None, (wanted.delayed or wanted.blocked) or None)  # fmt: skip
     if any(value is not None for value in others):
-        raise BadRequest("bulkId: with definitionId, status, keys and times only")
+        raise BadRequest("bulkId: can only be combined with definitionId, status, keys and times")
 
 
 def _check_failures(wanted: InstanceFilter) -> None:
@@ -143,7 +146,7 @@ def _check_failures(wanted: InstanceFilter) -> None:
             raise BadRequest(f"{name}: needs the status FAILED")
     led = wanted.cause, wanted.parent_instance_id, wanted.attributes or None
     if wanted.error_contains is not None and any(value is not None for value in led):
-        raise BadRequest("errorContains: not together with cause, parentInstanceId or attr")
+        raise BadRequest("errorContains: can't be combined with cause, parentInstanceId or attr")
 
 
 def wanted_attributes(given: Mapping[str, str]) -> tuple[Wanted, ...]:
@@ -159,7 +162,7 @@ def wanted_attributes(given: Mapping[str, str]) -> tuple[Wanted, ...]:
     found: list[Wanted] = []
     for name, bounds in parts.items():
         if len(bounds) > 1 and "exactly" in bounds:
-            raise BadRequest(f"attr.{name}: not together with its bounds")
+            raise BadRequest(f"attr.{name}: can't be combined with its bounds")
         if (one := search_attributes.wanted(name, **bounds)) is None:
             raise BadRequest(f"attr.{name}: bounds must be numbers, or times such as 2026-01-31T12:00:00Z")
         found.append(one)

@@ -269,7 +269,7 @@ class Instances:
         BadRequest.
         """
         if cursor is not None and after:
-            raise BadRequest("after: can't be given with `cursor`")
+            raise BadRequest("after: can't be combined with `cursor`")
         number = ids.read_instance(id)
         await self._reserve_history(number)
         async with self._database.connection() as connection, store.one_snapshot(connection):

@@ -137,7 +137,7 @@ class Jobs:
             await take_turn()
         types = tuple(dict.fromkeys(wanted))
         if not types or len(types) > JOB_TYPES_MAX:
-            raise BadRequest(f"jobTypes: needs 1 to {JOB_TYPES_MAX} job types")
+            raise BadRequest(f"jobTypes: must have 1 to {JOB_TYPES_MAX} job types")
         for name in types:
             check_text(name, "jobTypes", NAME_MAX_CHARS)
         refuse_executors(worker, types)
@@ -357,7 +357,7 @@ class Jobs:
         if request.attempt is None:
             raise BadRequest("attempt: is required")
         if request.until is None and not request.signal:
-            raise BadRequest("until: is required, or signal")
+            raise BadRequest("until: is required, unless there is a signal")
         until = checked_until(request.until)
         if request.signal is not None:
             check_text(request.signal, "signal", NAME_MAX_CHARS)

@@ -104,7 +104,7 @@ def _repair(engine: Engine) -> tuple[Binding, ...]:
         if ask.from_step_id:
             return await engine.repair.retry_from(ask.instance_id, ask.from_step_id, ask.step_id, ask.note)
         if ask.step_id:
-            raise BadRequest("stepId: needs a fromStepId, where the instance is to go on")
+            raise BadRequest("stepId: needs a fromStepId, too: where the instance goes on")
         return await engine.instances.retry(ask.instance_id, ask.note, again=ask.again)
 
     async def migrate(ask: MigrateInstanceRequest) -> Instance:
@@ -219,7 +219,7 @@ def _drafts(engine: Engine) -> tuple[Binding, ...]:
 def _instances(engine: Engine) -> tuple[Binding, ...]:
     async def variables_after(ask: instances.GetVariablesAfter) -> VariablesAsOf:
         if ask.after is None:
-            raise BadRequest("after: is needed, the id of an execution or `start`")
+            raise BadRequest("after: is required: the id of an execution, or `start`")
         return await engine.diagnosis.variables_after(ask.id, ask.after)
 
     async def list_instances(ask: instances.ListInstances) -> Page[Instance]:
@@ -306,7 +306,7 @@ def _tasks(engine: Engine) -> tuple[Binding, ...]:
         given = [value for value in filters if value is not None]
         by_id = ask.instance_id is not None or ask.execution_id is not None
         if by_id and (ask.unclaimed or len(given) > 1):
-            raise BadRequest("instanceId, executionId: can't be given with each other, or with another filter")
+            raise BadRequest("instanceId, executionId: can't be combined with each other, or with another filter")
         if ask.instance_id is not None:
             return await inbox.list_of_instance(ask.instance_id, ask.cursor, part(ask.limit))
         if ask.execution_id is not None:

@@ -81,7 +81,7 @@ class Losses:
         if limit is not None:
             others = self._pollers.get(worker, limit)
             if others is None or not limit >= others:
-                raise Forbidden(f"workerId: who polls by it has job types that {actor()} does not have")
+                raise Forbidden(f"workerId: this worker polls for job types that {actor()} may not work on")
 
     async def wait(self, worker: str, wait_s: float) -> list[Loss]:
         """News for a worker, waiting up to ``wait_s`` seconds while there is none. It is told once."""

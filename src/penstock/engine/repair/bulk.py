@@ -347,7 +347,7 @@ class Bulk:
 def _wanted(request: BulkRequest) -> _Wanted:
     """Which instances, checked. Raises BadRequest."""
     if request.per_second is not None and not 0 < request.per_second <= PER_SECOND_MAX:
-        raise BadRequest(f"perSecond: more than 0, at most {PER_SECOND_MAX:,.0f}")
+        raise BadRequest(f"perSecond: must be more than 0 and at most {PER_SECOND_MAX:,.0f}")
     if request.note is not None:
         check_text(request.note, "note", NOTE_MAX_CHARS)
     match request.filter, request.ids:
@@ -359,7 +359,7 @@ def _wanted(request: BulkRequest) -> _Wanted:
         case _:
             raise BadRequest("filter: give either a filter or ids")
     if request.action == "migrate" and wanted.definition_id is None and not request.version:
-        raise BadRequest("filter.definitionId: is needed to migrate, or a version")
+        raise BadRequest("filter.definitionId: is required to migrate, unless a version is given")
     if request.besides is None:
         return wanted
     _check_filter(request.besides, "except")
@@ -368,7 +368,7 @@ def _wanted(request: BulkRequest) -> _Wanted:
 
 def _named(named: Sequence[str]) -> _Wanted:
     if not 0 < len(named) <= IDS_MAX:
-        raise BadRequest(f"ids: 1 to {IDS_MAX:,} of them")
+        raise BadRequest(f"ids: must have 1 to {IDS_MAX:,} ids")
     for id in named:
         try:
             ids.read_instance(id)
@@ -380,7 +380,7 @@ def _named(named: Sequence[str]) -> _Wanted:
 def _check_filter(wanted: BulkFilter, field: str) -> None:
     """Raises BadRequest, which names the field."""
     if wanted == BulkFilter():
-        raise BadRequest(f"{field}: is empty, and would match all instances: name what to match")
+        raise BadRequest(f"{field}: is empty, so it would match all instances: name what to match")
     for time, name in ((wanted.started_after, "startedAfter"), (wanted.started_before, "startedBefore")):
         if time is not None and time.tzinfo is None:
             raise BadRequest(f"{field}.{name}: must be a time such as 2026-01-31T12:00:00Z")

@@ -49,9 +49,9 @@ def check_act(request: BulkRequest, limits: PayloadLimits) -> bytes | None:
     for name in sorted({name for names in _FIELDS.values() for name in names}):
         given = variables if name == "variables" else getattr(request, name)
         if given and name not in _FIELDS[request.action]:
-            raise BadRequest(f"{_camel(name)}: not of the action {request.action}")
+            raise BadRequest(f"{_camel(name)}: does not belong to the action {request.action}")
         if not given and name in _NEEDED.get(request.action, ()):
-            raise BadRequest(f"{_camel(name)}: is needed for the action {request.action}")
+            raise BadRequest(f"{_camel(name)}: is required for the action {request.action}")
         if isinstance(given, str):
             check_text(given, _camel(name), NAME_MAX_CHARS)
     rule_of(request.timers)

@@ -67,7 +67,7 @@ class Impact:
         if definition is not None and definition.id != id:
             raise BadRequest(f"id: is '{definition.id}', and the address names '{id[:256]}'")
         if definition is not None and version:
-            raise BadRequest("version: can't be given with a definition")
+            raise BadRequest("version: can't be combined with a definition")
         async with self._read_pool.connection() as connection:
             found = await self._definitions.find(connection, id, version)
             if found is None:

@@ -213,7 +213,7 @@ class Migrations:
 def check_steps(target: LoadedDefinition, renamed: Mapping[str, str]) -> None:
     """Raises BadRequest for what is no step of the version."""
     if len(renamed) > RENAMED_MAX:
-        raise BadRequest(f"steps: more than {RENAMED_MAX:,}")
+        raise BadRequest(f"steps: has more than {RENAMED_MAX:,} entries")
     longest = DefinitionLimits().id_max_chars
     for before, after in renamed.items():
         if len(before) > longest or target.definition.step(after) is None:

@@ -288,7 +288,7 @@ def check_edit(given: bytes, remove: Sequence[str], limits: PayloadLimits, field
     """What is set (named ``field`` by the caller) and removed. Raises BadRequest and PayloadTooLarge."""
     checked = check_variables(given, limits, field)
     if len(remove) > EDIT_NAMES_MAX:
-        raise BadRequest(f"remove: more than {EDIT_NAMES_MAX} names")
+        raise BadRequest(f"remove: has more than {EDIT_NAMES_MAX} names")
     removed = sorted(set(remove))
     for name in removed:
         check_text(name, "remove", limits.variables_max_bytes)

@@ -60,7 +60,7 @@ class _RepairCommand(Command):
             raise Conflict(f"the instance is {status.name}: only an open or FAILED instance can be repaired")
         wanted = locked.failed_step if self.step_id is None else self.step_id
         if wanted is None:
-            raise BadRequest("stepId: is needed, as no step is known to have failed")
+            raise BadRequest("stepId: is required, as no failed step is known")
         step = step_of(loaded, wanted, "stepId")
         found = [
             token

@@ -90,7 +90,10 @@ class Children:
     ) -> str:
         check_text(path, "path", PATH_MAX_CHARS)
         if len(arguments) > self._settings.payload_max_bytes:
-            raise PayloadTooLarge(f"arguments: {self._settings.payload_max_bytes} bytes at most; store them elsewhere")
+            raise PayloadTooLarge(
+                f"arguments: have more than {self._settings.payload_max_bytes} bytes: store them elsewhere "
+                "and pass a key"
+            )
         if not self._enabled:
             try:
                 async with self._database.connection() as connection:

@@ -91,7 +91,7 @@ class CodeWorkflow(NamedTuple):
         if _APP.fullmatch(self.app) is None:
             raise BadRequest("app: a name has at most 100 characters, none of them a blank, ':', '@' or '/'")
         if not 0 < self.version <= VERSION_MAX:
-            raise BadRequest(f"version: is between 1 and {VERSION_MAX}")
+            raise BadRequest(f"version: must be between 1 and {VERSION_MAX}")
 
     def definition(self) -> bytes:
         """Return the generated definition: one job, then the end."""
@@ -227,12 +227,15 @@ class Code:
         arguments), Throttled, Unavailable.
         """
         if len(arguments) > self._settings.payload_max_bytes:
-            raise PayloadTooLarge(f"arguments: {self._settings.payload_max_bytes} bytes at most; store them elsewhere")
+            raise PayloadTooLarge(
+                f"arguments: have more than {self._settings.payload_max_bytes} bytes: store them elsewhere "
+                "and pass a key"
+            )
         if id is not None:
             check_text(id, "id", BUSINESS_KEY_MAX_CHARS)
             for rule in ("dedupe", "debounce"):
                 if getattr(asked, rule, None) is not None:
-                    raise BadRequest(f"{rule}: can't be given with an id, which starts a run once")
+                    raise BadRequest(f"{rule}: can't be combined with an id, which starts a run once")
         view = await self._instances.start(
             msgspec.structs.replace(
                 asked or StartRequest(),

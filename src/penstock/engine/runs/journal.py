@@ -91,7 +91,7 @@ BLOCKED_VERSION: Final = 21
 def read_sent(data: bytes, field: str, max_bytes: int) -> Any:
     """Return the value of JSON that is sent to a run. Raises BadRequest, PayloadTooLarge; they name ``field``."""
     if len(data) > max_bytes:
-        raise PayloadTooLarge(f"{field}: {max_bytes} bytes at most; send a key")
+        raise PayloadTooLarge(f"{field}: has more than {max_bytes} bytes: store it elsewhere and send a key")
     try:
         return msgspec.json.decode(data)
     except msgspec.DecodeError as error:
@@ -196,12 +196,12 @@ class Journal:
 
     def _check(self, records: Sequence[NewRecord]) -> None:
         if not 0 < len(records) <= RECORDS_MAX:
-            raise BadRequest(f"records: 1 to {RECORDS_MAX:,} of them at once")
+            raise BadRequest(f"records: one append takes 1 to {RECORDS_MAX:,} of them")
         limit = self._settings.payload_max_bytes
         for record in records:
             payload = record.payload or ""
             if len(payload) > limit or (len(payload) > limit // 4 and len(payload.encode()) > limit):
-                raise PayloadTooLarge(f"the payload of the record at {record.path} is beyond {limit} bytes")
+                raise PayloadTooLarge(f"the payload of the record at {record.path} has more than {limit} bytes")
             check_text(payload, f"the payload of the record at {record.path[:NAME_MAX_CHARS]!a}", limit)
             check_text(record.path, "path", PATH_MAX_CHARS)
             if record.name is not None:
@@ -209,7 +209,7 @@ class Journal:
             if record.mark is not None:
                 check_text(record.mark, "mark", NAME_MAX_CHARS)
             if record.kind == RecordKind.REFUSED and _POSITION.fullmatch(record.name or "") is None:
-                raise BadRequest("name: of a refusal it is the position of the call")
+                raise BadRequest("name: must be the position of the call, in a refusal")
 
     def fit_view(self, view: bytes | None) -> bytes | None:
         """A view as it is stored; none where it is too much for this engine: no run ends for it."""

@@ -359,7 +359,7 @@ class JournalQueues:
             elif row.is_full:
                 item.refuse(MailboxFull(f"the run has {limit:,} unread messages"))
             elif row.status == InstanceStatus.ACTIVE:
-                stale = "what the run was to be told does not hold any more"
+                stale = "the notification is out of date: what it says of the run no longer holds"
                 item.refuse(Conflict(stale if tell.as_of is None else NOT_KNOWN))
             else:
                 item.refuse(Conflict(f"the run has ended: it is {InstanceStatus(row.status).name}"))

@@ -165,7 +165,7 @@ class Declarations:
         """Put it as the code has it, whatever somebody has changed. Raises BadRequest, NotFound, Conflict (no code has
         it any more), Unavailable."""
         if kind not in (SCHEDULE, QUEUE):
-            raise BadRequest(f"kind: is {SCHEDULE} or {QUEUE}")
+            raise BadRequest(f"kind: must be {SCHEDULE} or {QUEUE}")
         check_text(name, "id", NAME_MAX_CHARS)
         row = await self._ask(lambda connection: store.find(connection, kind, name))
         if row is None:
@@ -197,7 +197,7 @@ def bindings(declared: Declarations) -> tuple[Binding, ...]:
 
 def _read(text: bytes, kind: type[T], field: str) -> T:
     if len(text) > BODY_MAX_BYTES:
-        raise BadRequest(f"{field}: {BODY_MAX_BYTES} bytes at most")
+        raise BadRequest(f"{field}: has more than {BODY_MAX_BYTES} bytes")
     try:
         return msgspec.json.decode(text, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

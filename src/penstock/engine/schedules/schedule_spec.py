@@ -40,7 +40,7 @@ def check_spec(name: str, spec: ScheduleSpec, now: datetime) -> bytes:
         raise BadRequest("definitionId: is required")
     check_text(spec.definition_id, "definitionId", NAME_MAX_CHARS)
     if (spec.definition_version or 0) < 0:
-        raise BadRequest("definitionVersion: is 0 for the latest, or one of its versions")
+        raise BadRequest("definitionVersion: must be 0 for the latest version, or one of its versions")
     for value, field, most in (
         (spec.business_key, "businessKey", BUSINESS_KEY_MAX_CHARS),
         (spec.note, "note", NOTE_MAX_CHARS),

@@ -206,20 +206,20 @@ class Schedules:
         begin, end = _time(since, "from"), _time(until, "to")
         wanted = _overlap(overlap, Overlap.ALLOW)
         if wanted not in (Overlap.ALLOW, Overlap.BUFFER_ALL):
-            raise BadRequest("overlap: of a backfill is ALLOW, all at once, or BUFFER_ALL, one after the other")
+            raise BadRequest("overlap: must be ALLOW (all at once) or BUFFER_ALL (one after the other) for a backfill")
         if end < begin:
-            raise BadRequest("to: is before from")
+            raise BadRequest("to: must not be before `from`")
         async with self._database.connection() as connection:
             row = await self._row(connection, id)
             if end > row.now:
-                raise BadRequest("to: is not past yet")
+                raise BadRequest("to: must be in the past")
             mark = begin - datetime.resolution
             times = _rules(row).times
             found = await run_long(times.between, mark, end, BACKFILL_MAX + 1)
             if len(found) > BACKFILL_MAX:
-                raise BadRequest(f"to: there are more than {BACKFILL_MAX} times up to then")
+                raise BadRequest(f"to: the period has more than {BACKFILL_MAX} times: choose a shorter one")
             if not found:
-                raise BadRequest("from: there is no time of the schedule between `from` and `to`")
+                raise BadRequest("from: the schedule has no time between `from` and `to`")
             asked = msgspec.json.encode(Backfill(mark, end, wanted))
             async with connection.transaction():
                 if not await store.begin_backfill(connection, row.name, asked):

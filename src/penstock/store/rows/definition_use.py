@@ -76,7 +76,7 @@ async def by_status(connection: TrioConnection, definitions: Sequence[int]) -> t
             found |= {key: sampled[key] for key in many if sum(sampled.get(key, {}).values()) > COUNTED_MAX}
     except QueryCanceled:
         await connection.rollback()
-        raise Unavailable("counting takes longer than two seconds now; try again later") from None
+        raise Unavailable("counting takes longer than two seconds at the moment; try again later") from None
     return found, set(many)
 
 
@@ -119,5 +119,5 @@ async def by_step(connection: TrioConnection) -> tuple[list[StepUse], bool]:
         *_, rows, _ = await connection.roundtrip([*settings, (SQL[name], ()), (SQL["commit"], ())])
     except QueryCanceled:
         await connection.rollback()
-        raise Unavailable("counting takes longer than ten seconds now; try again later") from None
+        raise Unavailable("counting takes longer than ten seconds at the moment; try again later") from None
     return [StepUse(*cast(Any, row)) for row in rows], sampled

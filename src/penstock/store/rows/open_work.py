@@ -119,7 +119,7 @@ async def _read(connection: TrioConnection, statement: Statement, *, walk: bool 
         *_, rows, _ = await connection.roundtrip([*settings, statement, (SQL["commit"], ())])
     except QueryCanceled:
         await connection.rollback()
-        raise Unavailable("the list takes longer than two seconds now; try again later") from None
+        raise Unavailable("reading the list takes longer than two seconds at the moment; try again later") from None
     except DataError:  # a cursor that somebody made up: a column has less room than its numbers
         await connection.rollback()
         raise BadRequest("cursor: is not a `next` of this list") from None
