@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import trio
 
-from benchmarks.calibration import tell
+from benchmarks.calibration import print_line
 from penstock.store.db.connection import TrioConnection
 from penstock.store.db.database import Database
 from penstock.store.db.schema import ensure_schema
@@ -133,7 +133,7 @@ async def main() -> None:
     directory.chmod(0o755)
     try:
         async with embedded(directory) as dsn:
-            tell(dsn)
+            print_line(dsn)
             await run(dsn)
     finally:
         shutil.rmtree(directory)

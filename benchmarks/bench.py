@@ -149,9 +149,9 @@ class Bench:
             if counts[count] > reached:
                 reached, moved_at = counts[count], time.monotonic()
             elif time.monotonic() - moved_at > stuck_s:
-                told = ", ".join(f"{name.name.lower()} {counts[name]}" for name in Count)
+                reported = ", ".join(f"{name.name.lower()} {counts[name]}" for name in Count)
                 raise ScenarioFailed(
-                    f"no progress for {stuck_s:.0f} s, waiting for {until} {count.name.lower()} ({told})"
+                    f"no progress for {stuck_s:.0f} s, waiting for {until} {count.name.lower()} ({reported})"
                 )
             time.sleep(POLL_INTERVAL_S)
 

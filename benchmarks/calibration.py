@@ -52,7 +52,7 @@ def calibration_of_now(dsn: str | None, seconds: float = NOW_S) -> dict[str, flo
     return found
 
 
-def tell(dsn: str | None = None) -> None:
+def print_line(dsn: str | None = None) -> None:
     """The same in a line, for programs that print their figures themselves."""
     values = [f"{describe(name).label} {show(name, value)}" for name, value in calibration_of_now(dsn).items()]
     print(f"calibration: {', '.join(values)}", flush=True)

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import trio
 
-from benchmarks.calibration import tell
+from benchmarks.calibration import print_line
 from benchmarks.replay import PAYLOAD, chain
 from penstock.durable import Workflow, workflow
 from penstock.durable.check import Report, check
@@ -106,7 +106,7 @@ async def main(count: int) -> int:
     directory.chmod(0o755)
     try:
         async with embedded(directory) as dsn:
-            tell(dsn)
+            print_line(dsn)
             [report], took_s = await measure(dsn, count)
     finally:
         shutil.rmtree(directory)

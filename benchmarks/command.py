@@ -84,13 +84,13 @@ def run_command(
     as_json: JsonOption = False,
 ) -> None:
     """Measure, print a table, and write JSON, Markdown and a plot."""
-    told = Console(stderr=True)
+    reported = Console(stderr=True)
     chosen = list(scenarios or [key for key, scenario in SCENARIOS.items() if all_ or not scenario.long])
     unknown = [key for key in chosen if key not in SCENARIOS]
     if unknown:
-        _refuse(told, f"there is no scenario {', '.join(unknown)}; `list` names them")
+        _refuse(reported, f"there is no scenario {', '.join(unknown)}; `list` names them")
     if url is None and (dsn or metrics_url or engine_pid or grpc):
-        _refuse(told, "--dsn, --metrics-url, --grpc and --engine-pid need --url")
+        _refuse(reported, "--dsn, --metrics-url, --grpc and --engine-pid need --url")
     try:
         settings = dict(_setting(text) for text in set_ or [])
         for each in settings:
@@ -109,13 +109,13 @@ def run_command(
             command=shlex.join(context.obj),
         )
     except (DeploymentFailed, ValueError) as error:
-        _refuse(told, str(error))
+        _refuse(reported, str(error))
     shown = Console(quiet=as_json)
     try:
-        with Display(told) as display:
+        with Display(reported) as display:
             measured = run(plan, display, lambda scenario: report.print_scenario(shown, scenario))
     except (DeploymentFailed, ScenarioFailed, GeneratorFailed) as error:
-        told.print(f"the benchmarks failed: {error}", style="red", highlight=False, markup=False)
+        reported.print(f"the benchmarks failed: {error}", style="red", highlight=False, markup=False)
         raise typer.Exit(1) from error
     report.print_facts(shown, measured)
     _write(shown, measured, output, name)
@@ -229,16 +229,16 @@ def pair_command(
     as_json: JsonOption = False,
 ) -> None:
     """Two checkouts in turn (ABBA), CPU and WAL per job of one against the other; exit code 1 while it is not told."""
-    told = Console(stderr=True)
+    reported = Console(stderr=True)
     if scenario not in SCENARIOS:
-        _refuse(told, f"there is no scenario {scenario}; `list` names them")
+        _refuse(reported, f"there is no scenario {scenario}; `list` names them")
     try:
         options = Options(settings=dict(_setting(text) for text in set_ or []), work_dir=work_dir, items=items)
         sides = pair.side(old), pair.side(new, compiled_in=DEFAULT_OUTPUT if compiled else None)
         file = state or DEFAULT_OUTPUT / f"pair-{scenario}-{sides[0].commit}-{sides[1].commit}.json"
         pairs = pair.open_pairs(file, SCENARIOS[scenario], items, *sides)
     except (pair.PairFailed, result.UnreadableResult, ValueError) as error:
-        _refuse(told, str(error))
+        _refuse(reported, str(error))
     opened = partial(pair.both, pairs, options)
     _in_turn(pairs, file, opened, within=within / 100, minutes=minutes, blocks_max=blocks_max, as_json=as_json)
 
@@ -268,9 +268,11 @@ def against_command(
     as_json: JsonOption = False,
 ) -> None:
     """Another engine of the contract and ours in turn (ABBA), as `bench [SCENARIO] --against URL`: ours against it."""
-    told = Console(stderr=True)
+    reported = Console(stderr=True)
     if scenario not in SCENARIOS or not against:
-        _refuse(told, f"there is no scenario {scenario}; `list` names them" if against else "--against URL is missing")
+        _refuse(
+            reported, f"there is no scenario {scenario}; `list` names them" if against else "--against URL is missing"
+        )
     try:
         options = Options(settings=dict(_setting(text) for text in set_ or []), work_dir=work_dir, items=items)
         theirs = existing(against, against_dsn, None, against_pid, against_grpc)
@@ -279,7 +281,7 @@ def against_command(
         file = state or DEFAULT_OUTPUT / f"against-{scenario}-{sides[0].commit}-{sides[1].commit}.json"
         pairs = pair.open_pairs(file, SCENARIOS[scenario], items, *sides)
     except (DeploymentFailed, pair.PairFailed, result.UnreadableResult, ValueError) as error:
-        _refuse(told, str(error))
+        _refuse(reported, str(error))
     opened = partial(theirs_and_ours, theirs, ours, options)
     _in_turn(pairs, file, opened, within=within / 100, minutes=minutes, blocks_max=blocks_max, as_json=as_json)
 
@@ -287,17 +289,17 @@ def against_command(
 def _in_turn(
     pairs: pair.Pairs, file: Path, opened: pair.Opened, *, within: float, minutes: float, blocks_max: int, as_json: bool
 ) -> NoReturn:
-    told = Console(stderr=True)
+    reported = Console(stderr=True)
     try:
-        with Display(told) as display:
+        with Display(reported) as display:
             pair.measure(
                 pairs, file, SCENARIOS[pairs.scenario], opened, display,
                 within=within, seconds=minutes * 60, blocks_max=blocks_max,
             )  # fmt: skip
     except KeyboardInterrupt:
-        told.print("interrupted: the blocks that were completed are kept")
+        reported.print("interrupted: the blocks that were completed are kept")
     except (DeploymentFailed, ScenarioFailed, GeneratorFailed, Unsuitable, pair.PairFailed) as error:
-        told.print(f"the pair failed: {error}", style="red", highlight=False, markup=False)
+        reported.print(f"the pair failed: {error}", style="red", highlight=False, markup=False)
         raise typer.Exit(1) from error
     if as_json:
         _print_json(pairs)

@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple, cast
 import msgspec
 import trio
 
-from benchmarks.calibration import tell
+from benchmarks.calibration import print_line
 from penstock.core.parsing.parsing import parse_definition
 from penstock.engine.engine import Engine
 from penstock.engine.instances.instance_filter import InstanceFilter
@@ -298,7 +298,7 @@ async def main(count: int) -> int:
     directory.chmod(0o755)
     try:
         async with embedded(directory) as dsn:
-            tell(dsn)
+            print_line(dsn)
             found = await measure(dsn, count)
     finally:
         shutil.rmtree(directory)

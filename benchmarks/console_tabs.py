@@ -30,7 +30,7 @@ from urllib.parse import urlencode
 from rich.console import Console
 
 from benchmarks.bench import Bench, Options, single_workers
-from benchmarks.calibration import tell
+from benchmarks.calibration import print_line
 from benchmarks.database import Database
 from benchmarks.deployment import engine, work_directory
 from benchmarks.load.counts import Count
@@ -67,7 +67,7 @@ def main() -> int:
     if chosen.tabs_of is not None:
         _be_tabs(chosen.tabs_of)
     console = Console(stderr=True)
-    tell()
+    print_line()
     open_tabs = nullcontext if chosen.aa else _chromium if chosen.chromium else _tabs
     ratios: dict[str, list[float]] = {title: [] for title in FIGURES}
     with ExitStack() as stack:

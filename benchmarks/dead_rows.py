@@ -19,7 +19,7 @@ import psycopg
 import trio
 
 from benchmarks.batch_cost import FILL_INSTANCES, FILL_TOKENS, JOB_TYPE
-from benchmarks.calibration import tell
+from benchmarks.calibration import print_line
 from penstock.engine.queues.low_water_marks import LOW_WATER_MARGIN_IDS
 from penstock.store.db.connection import TrioConnection
 from penstock.store.db.database import Database
@@ -79,7 +79,7 @@ async def main() -> None:
     directory.chmod(0o755)
     try:
         async with embedded(directory) as dsn:
-            tell(dsn)
+            print_line(dsn)
             for dead in DEAD:
                 await run(dsn, dead)
     finally:

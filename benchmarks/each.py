@@ -18,7 +18,7 @@ from typing import Final
 import psycopg
 import trio
 
-from benchmarks.calibration import tell
+from benchmarks.calibration import print_line
 from penstock.durable import App, child, each, step, workflow
 from penstock.store.embedded.embedded import embedded
 
@@ -60,7 +60,7 @@ async def main(count: int, limit: int, *, nested: bool) -> int:
     directory.chmod(0o755)
     try:
         async with embedded(directory) as dsn, App(one, steps, children, at=dsn, migrate=True) as app:
-            tell(dsn)
+            print_line(dsn)
             before, began = commits(dsn), time.perf_counter()
             run = await app.start(children if nested else steps, count, limit)
             total = await run.result(BOUND_S)

@@ -13,7 +13,7 @@ import timeit
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from benchmarks.calibration import tell
+from benchmarks.calibration import print_line
 from penstock.core.expression import DEFAULT, ExpressionError, parse
 from penstock.core.expression.access import field
 from penstock.core.expression.frame import Frame
@@ -116,7 +116,7 @@ def walk(node: Node, frame: Frame) -> object:
 
 
 def main() -> None:
-    tell()
+    print_line()
     print("ordinary expressions: evaluate | parse and compile")
     for source in ORDINARY:
         expression = parse(source)

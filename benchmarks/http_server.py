@@ -20,7 +20,7 @@ import time
 import msgspec
 import trio
 
-from benchmarks.calibration import tell
+from benchmarks.calibration import print_line
 from penstock.http import AsgiServer, HttpServer, listen
 from penstock.http.asgi import Receive, Scope, Send
 from penstock.http.hypercorn_seam import HypercornServer
@@ -120,7 +120,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5)
     parser.add_argument("--servers", default="native,hypercorn")
     arguments = parser.parse_args()
-    tell()
+    print_line()
     for kind in arguments.servers.split(","):
         print(json.dumps(measure(kind, arguments.connections, arguments.seconds)), flush=True)
 

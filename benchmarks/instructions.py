@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks import deployment
 from benchmarks.bench import Bench, Options
-from benchmarks.calibration import tell
+from benchmarks.calibration import print_line
 from benchmarks.command import DEFAULT_OUTPUT
 from benchmarks.database import Database
 from benchmarks.load.counts import Count
@@ -89,7 +89,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--work-dir", type=Path, default=Path("/var/tmp"))
     options = parser.parse_args()
-    tell()
+    print_line()
     if shutil.which("callgrind_control") is None:
         sys.exit("needs valgrind")
     plan: dict[str, Any] = {"workers": options.workers}

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import trio
 
-from benchmarks.calibration import tell
+from benchmarks.calibration import print_line
 from penstock.store.db.connection import TrioConnection
 from penstock.store.db.database import Database
 from penstock.store.db.schema import ensure_schema
@@ -99,7 +99,7 @@ async def main(count: int) -> None:
     directory.chmod(0o755)
     try:
         async with embedded(directory) as dsn:
-            tell(dsn)
+            print_line(dsn)
             await run(dsn, count)
     finally:
         shutil.rmtree(directory)

@@ -28,7 +28,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from benchmarks.bench import Bench, Options
-from benchmarks.calibration import tell
+from benchmarks.calibration import print_line
 from benchmarks.database import Database
 from benchmarks.deployment import Deployment, engine, work_directory
 from benchmarks.pair import estimate
@@ -182,7 +182,7 @@ def print_figures(variants: list[Variant], rounds: list[dict[str, dict[str, floa
 
 def main(options: argparse.Namespace) -> None:
     """Measure and print."""
-    tell()
+    print_line()
     rounds: list[dict[str, dict[str, float]]] = []
     with ExitStack() as stack:
         variants = OPEN[options.what](stack, Options(work_dir=Path("/var/tmp"), items=options.items))

@@ -186,7 +186,7 @@ def judged(pairs: Pairs) -> tuple[str, list[float]]:
     return title, found[title]
 
 
-def is_told(pairs: Pairs, within: float) -> bool:
+def is_reported(pairs: Pairs, within: float) -> bool:
     """Whether the interval is small enough."""
     found = estimate(judged(pairs)[1])
     return found is not None and found.within <= within
@@ -199,7 +199,7 @@ def measure(
     """Add blocks until the interval is small enough, the time is over, or there are so many blocks."""
     until = time.monotonic() + seconds
     longest_s = 0.0
-    while len(pairs.blocks) < blocks_max and not is_told(pairs, within):
+    while len(pairs.blocks) < blocks_max and not is_reported(pairs, within):
         display.update(0.0, "starting the engines")
         with opened() as (old, new):
             for bench in (old, new):  # caches, plans, the first pages of the tables
@@ -211,8 +211,8 @@ def measure(
                 pairs.blocks.append(_block(scenario, old, new, ORDERS[len(pairs.blocks) % 2]))
                 _write(pairs, file)
                 longest_s = max(longest_s, time.monotonic() - began)
-                display.tell(f"block {len(pairs.blocks)}: {_last(judged(pairs)[1])}")
-                if len(pairs.blocks) >= blocks_max or is_told(pairs, within):
+                display.print_line(f"block {len(pairs.blocks)}: {_last(judged(pairs)[1])}")
+                if len(pairs.blocks) >= blocks_max or is_reported(pairs, within):
                     return
 
 

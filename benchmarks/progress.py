@@ -54,6 +54,6 @@ class Display:
             self._shown, self._shown_at = text, now
             self.console.print(f"{self._scenario}: {text} {share:.0%}", highlight=False, markup=False)
 
-    def tell(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Something that stays on the screen."""
         self.console.print(text, highlight=False, markup=False)

@@ -28,7 +28,7 @@ import trio
 from psycopg.conninfo import make_conninfo
 from psycopg.errors import LockNotAvailable
 
-from benchmarks.calibration import tell
+from benchmarks.calibration import print_line
 from penstock.store.db.connection import TrioConnection
 from penstock.store.db.database import configure
 from penstock.store.db.schema import ensure_schema
@@ -297,7 +297,7 @@ async def main(names: list[str], options: argparse.Namespace) -> int:
     found: dict[str, Figures] = {}
     try:
         async with embedded(directory) as dsn:
-            tell(dsn)
+            print_line(dsn)
             for name in names:
                 found[name] = await measure(dsn, name, options)
                 figures = ", ".join(f"{what} {value:,.3g}" for what, value in found[name].items())

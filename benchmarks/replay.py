@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from benchmarks.calibration import tell
+from benchmarks.calibration import print_line
 from penstock.durable import RunInfo, move_on_after, open_nursery, step
 from penstock.kernel.drive import Kernel
 from penstock.kernel.operation import Start
@@ -76,7 +76,7 @@ async def _coroutine(body: Callable[[], Awaitable[None]]) -> None:
 
 
 def main() -> None:
-    tell()
+    print_line()
     bodies: dict[str, Callable[[], Awaitable[None]]] = {
         "one branch, 20,000 steps": lambda: chain(20_000),
         "100 branches of 200 steps": lambda: branches(100, 200),

@@ -52,10 +52,12 @@ def notes(scenario: ScenarioResult) -> list[str]:
     """The interval of each ratio that was measured often enough, and whether the machine held still meanwhile."""
     found: list[str] = []
     for name in scenario.figures:
-        told = estimate([run.figures[name] for run in scenario.runs if run.figures.get(name)])
-        if describe(name).unit == "×" and told is not None:
-            noisy = "" if told.within <= WITHIN else f": not within ± {WITHIN:.0%}"
-            found.append(f"{describe(name).label}: {told.ratio:.3f} ({told.low:.3f} to {told.high:.3f}, 95 %){noisy}")
+        reported = estimate([run.figures[name] for run in scenario.runs if run.figures.get(name)])
+        if describe(name).unit == "×" and reported is not None:
+            noisy = "" if reported.within <= WITHIN else f": not within ± {WITHIN:.0%}"
+            found.append(
+                f"{describe(name).label}: {reported.ratio:.3f} ({reported.low:.3f} to {reported.high:.3f}, 95 %){noisy}"
+            )
     for name in ("loop_cpu_ms", "echo_cpu_us"):
         values = [run.figures[name] for run in scenario.runs if name in run.figures]
         if values and max(values) > min(values) * NOISY:

@@ -15,7 +15,7 @@ from typing import Any, Final
 import psycopg
 import trio
 
-from benchmarks.calibration import tell
+from benchmarks.calibration import print_line
 from penstock.store.db.connection import TrioConnection
 from penstock.store.db.database import configure
 from penstock.store.rows import retention as store
@@ -113,7 +113,7 @@ def main() -> None:
     with shared_server(run_directory(durable=True), durable=True) as server:
         for name, work in ways.items():
             with server.database(apply_schema) as dsn:
-                tell(dsn)
+                print_line(dsn)
                 prepare(dsn, instances)
                 trio.run(measured, name, dsn, work)
 

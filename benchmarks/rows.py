@@ -13,7 +13,7 @@ import msgspec
 import psycopg
 import trio
 
-from benchmarks.calibration import tell
+from benchmarks.calibration import print_line
 from penstock.core.parsing.parsing import parse_definition
 from penstock.engine.engine import Engine
 from penstock.settings import Settings
@@ -63,7 +63,7 @@ def main() -> None:
     parser.add_argument("--instances", type=int, default=2_000)
     instances: int = parser.parse_args().instances
     with shared_server(run_directory(durable=True), durable=True) as server, server.database(apply_schema) as dsn:
-        tell(dsn)
+        print_line(dsn)
         trio.run(work, dsn, instances)
         with psycopg.connect(dsn, autocommit=True) as connection:
 

@@ -56,7 +56,7 @@ def run(plan: Plan, display: Display, on_scenario: OnScenario) -> Result:
             display.begin(scenario.name, number, len(plan.scenarios))
             _run_scenario(plan, scenario, display, gathered, on_scenario)
     except KeyboardInterrupt:
-        display.tell("interrupted: the scenarios that were completed are kept")
+        display.print_line("interrupted: the scenarios that were completed are kept")
     return Result(
         began_at=began.isoformat(timespec="seconds").replace("+00:00", "Z"),
         seconds=time.monotonic() - clock,
@@ -75,7 +75,7 @@ def _run_scenario(
     plan: Plan, scenario: Scenario, display: Display, gathered: Gathered, on_scenario: OnScenario
 ) -> None:
     if scenario.own_engine and plan.existing is not None:
-        display.tell(f"{scenario.name} is left out: it starts engines itself, which --url forbids")
+        display.print_line(f"{scenario.name} is left out: it starts engines itself, which --url forbids")
         return
     runs: list[Run] = []
     try:
@@ -88,7 +88,7 @@ def _run_scenario(
                 made.figures |= {**in_units(made.figures, now), **now}
                 runs.append(made)
     except Unsuitable as reason:
-        display.tell(f"{scenario.name} is left out: {reason}")
+        display.print_line(f"{scenario.name} is left out: {reason}")
         return
     result = ScenarioResult(
         name=scenario.name,

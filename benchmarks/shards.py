@@ -26,7 +26,7 @@ import msgspec
 import psycopg
 import trio
 
-from benchmarks.calibration import tell
+from benchmarks.calibration import print_line
 from benchmarks.database import Database
 from benchmarks.deployment import Deployment, engine, work_directory
 from benchmarks.processes import all_processes, tree_cpu_s
@@ -243,7 +243,7 @@ def open_shards(stack: ExitStack, count: int) -> list[Deployment]:
 
 def main(options: argparse.Namespace) -> None:
     """Measure and print."""
-    tell()
+    print_line()
     print(f"{options.clients} clients, {options.seconds} s, {os.cpu_count()} cores for all; CPU in s per 1,000 jobs")
     for count in options.shards:
         with ExitStack() as stack:

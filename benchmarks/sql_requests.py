@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import psycopg
 
-from benchmarks.calibration import tell
+from benchmarks.calibration import print_line
 from benchmarks.processes import all_processes, tree_cpu_s
 from penstock.client import ClientError, SyncClient
 from penstock.client.sql import Requests
@@ -128,7 +128,7 @@ def main(starts: int) -> None:
         server.database(apply_schema) as dsn,
         reserved_ports(1) as (port,),
     ):
-        tell(dsn)
+        print_line(dsn)
         with psycopg.connect(dsn, autocommit=True) as program:
             program.execute("CREATE TABLE orders (id int PRIMARY KEY, instance text)")
             assert migrate(Settings(postgres_dsn=Secret(dsn)), Roles(start=[program.info.user])) is not None

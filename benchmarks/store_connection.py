@@ -15,7 +15,7 @@ from pathlib import Path
 
 import trio
 
-from benchmarks.calibration import tell
+from benchmarks.calibration import print_line
 from penstock.store.db.connection import TrioConnection
 from penstock.store.db.pool import Pool
 from penstock.store.embedded.embedded import embedded
@@ -98,7 +98,7 @@ async def connect_and_close(dsn: str) -> None:
 
 
 async def main() -> None:
-    tell()
+    print_line()
     directory = Path(tempfile.mkdtemp())
     directory.chmod(0o755)
     try:

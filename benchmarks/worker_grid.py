@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from benchmarks.bench import Bench, Options, ScenarioFailed
-from benchmarks.calibration import tell
+from benchmarks.calibration import print_line
 from benchmarks.command import DEFAULT_WORK_DIR
 from benchmarks.database import Database
 from benchmarks.deployment import engine, work_directory
@@ -115,7 +115,7 @@ def measure(options: argparse.Namespace) -> tuple[list[Cell], list[Idle]]:
 
     with work_directory(options.work_dir) as directory, engine(directory, {}) as deployment:
         assert deployment.dsn is not None
-        tell(deployment.dsn)
+        print_line(deployment.dsn)
         database = Database(deployment.dsn)
         try:
             bench = Bench(deployment, database, Options(work_dir=options.work_dir), progress)

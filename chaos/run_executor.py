@@ -58,7 +58,7 @@ async def errand(number: int) -> int:
         async with open_nursery() as nursery:
             for n in range(3):
                 nursery.start_soon(add, number + n)
-        won = await first(told=receive("go", int), late=sleep("10 min"))
+        won = await first(reported=receive("go", int), late=sleep("10 min"))
         more = await child(part, number) if number % FAMILY_EVERY == 0 else 0
         await book(number, 2)
         return sum(squares) + more + (won.value or 0)

@@ -285,9 +285,11 @@ def _keep_in_step(dsn: str, name: str) -> None:
         connection.execute("SELECT pg_reload_conf()")
         wait("SELECT current_setting('synchronous_standby_names') = %s", name)
         wait("SELECT count(*) FROM pg_stat_replication WHERE application_name = %s AND sync_state = 'sync'", name)
-        (told_at,) = connection.execute("SELECT clock_timestamp()").fetchall()[0]
+        (reported_at,) = connection.execute("SELECT clock_timestamp()").fetchall()[0]
         connection.execute("CHECKPOINT")  # whoever makes one has read its settings before
-        wait("SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE usename = %s AND xact_start < %s)", ROLE, told_at)
+        wait(
+            "SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE usename = %s AND xact_start < %s)", ROLE, reported_at
+        )
         connection.execute("SET synchronous_commit = remote_apply")
         connection.execute("SELECT pg_logical_emit_message(true, 'chaos', '')")  # behind everything until now
 

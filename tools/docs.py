@@ -266,8 +266,8 @@ FUNCTIONS_END = "<!-- functions end -->\n"
 def expressions() -> str:
     """The page as it is, with the table of functions written anew."""
     before, _, rest = (TOP / "docs" / "expressions.md").read_text().partition(FUNCTIONS_BEGIN)
-    told = reference.FUNCTIONS.values()
-    rows = (f"| `{one.signature}` | {one.text} | `{one.example}` → `{one.gives}` |\n" for one in told)
+    reported = reference.FUNCTIONS.values()
+    rows = (f"| `{one.signature}` | {one.text} | `{one.example}` → `{one.gives}` |\n" for one in reported)
     table = "\n| | gives | such as |\n|---|---|---|\n" + "".join(rows) + "\n"
     return before + FUNCTIONS_BEGIN + table + FUNCTIONS_END + rest.partition(FUNCTIONS_END)[2]
 

@@ -127,9 +127,9 @@ class Release:
         run([*pip, "install", "-q", "--no-deps", "--no-build-isolation", package], cwd=self._work)
         run([*pip, "check"], cwd=self._work)
         compiled = " (compiled)" if "-py3-none-any" not in package.name and package.suffix == ".whl" else ""
-        told = run([environment / "bin" / "penstock", "version"], cwd=self._work).strip()
-        if told != f"penstock {self.version}{compiled}":
-            raise Wrong(f"{package.name} says `{told}`")
+        reported = run([environment / "bin" / "penstock", "version"], cwd=self._work).strip()
+        if reported != f"penstock {self.version}{compiled}":
+            raise Wrong(f"{package.name} says `{reported}`")
         if demo:
             with tempfile.TemporaryDirectory(prefix="penstock-demo-") as home:
                 run([environment / "bin" / "penstock", "demo"], Path(home), {"HOME": home}, DEMO_TIMEOUT_S)

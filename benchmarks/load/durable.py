@@ -214,8 +214,8 @@ def main() -> None:
     parser.add_argument("--branches", type=int, default=10_000)
     parser.add_argument("--asyncio", type=int, default=0, help="1: async steps run in an asyncio loop of their own")
     options = parser.parse_args()
-    told = replayed() if options.what == "replay" else trio.run(measure, options)
-    print(json.dumps(told), flush=True)
+    reported = replayed() if options.what == "replay" else trio.run(measure, options)
+    print(json.dumps(reported), flush=True)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ QUEUE = "bench"
 STARTERS = 64
 WORK_S = 0.01
 POLL_INTERVAL_S = 0.01
-HEARD_AFTER_S = 1.5
+REPORTED_AFTER_S = 1.5
 """Of a policy that somebody else set an engine hears within a second."""
 began: list[float] = []
 ended: list[float] = []
@@ -51,7 +51,7 @@ async def measure(options: argparse.Namespace) -> dict[str, float]:
     async with App(queued, at=options.at, migrate=True) as app, await TrioConnection.connect(options.at) as connection:
         await connection.fetch(b"SET search_path = penstock, public")
         await queues.put(connection, QUEUE, structs.replace(policy, paused=True), actor=None, audit=False)
-        await trio.sleep(HEARD_AFTER_S)
+        await trio.sleep(REPORTED_AFTER_S)
         numbers = iter(range(options.runs))
 
         async def start() -> None:

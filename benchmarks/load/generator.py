@@ -59,9 +59,9 @@ class Generators:
 
     def wait_ready(self) -> None:
         for pipe in self._pipes:
-            told = _described(pipe) if pipe.poll(START_TIMEOUT_S) else f"no answer within {START_TIMEOUT_S:.0f} s"
-            if told != "ready":
-                raise GeneratorFailed(f"the load generator could not connect: {told}")
+            reported = _described(pipe) if pipe.poll(START_TIMEOUT_S) else f"no answer within {START_TIMEOUT_S:.0f} s"
+            if reported != "ready":
+                raise GeneratorFailed(f"the load generator could not connect: {reported}")
 
     def stop(self) -> Samples:
         """Hang up everywhere; what was timed."""
@@ -70,10 +70,10 @@ class Generators:
         for pipe in self._pipes:
             if not pipe.poll(STOP_TIMEOUT_S):
                 raise GeneratorFailed("the load generator does not stop")
-            told = _described(pipe)
-            if isinstance(told, str):
-                raise GeneratorFailed(f"the load generator broke off: {told}")
-            taken, problems = told
+            reported = _described(pipe)
+            if isinstance(reported, str):
+                raise GeneratorFailed(f"the load generator broke off: {reported}")
+            taken, problems = reported
             samples.merge(taken)
             self.problems.extend(problems)
         for process in self._processes:

@@ -88,14 +88,14 @@ def turn(system: System, folder: Path, dsn: str, settings: str, seconds: float) 
                 process.stdin.flush()
                 line = process.stdout.readline()
                 after, used_after = database.counters(), used()
-                told: dict[str, Any] = json.loads(line) if line else {}
-                steps = told.get("steps", 0) or told.get("runs", 0) * STEPS_OF_A_RUN
+                reported: dict[str, Any] = json.loads(line) if line else {}
+                steps = reported.get("steps", 0) or reported.get("runs", 0) * STEPS_OF_A_RUN
                 if not steps:
-                    raise fails("did nothing" if told else "ended before it told what it did")
+                    raise fails("did nothing" if reported else "ended before it told what it did")
                 process.kill()  # it has told; some never end of themselves
     own, postgres = ((later - earlier) / steps * 1e6 for earlier, later in zip(used_before, used_after, strict=True))
     return Figures(
-        steps / told["seconds"],
+        steps / reported["seconds"],
         own,
         postgres if system.in_postgres else None,
         (after.wal_bytes - before.wal_bytes) / steps if system.in_postgres else None,

@@ -26,7 +26,7 @@ from benchmarks.workflows import Workflow, linear
 JOBS = 1_000_000
 KEYS, OPEN_KEYS = 10_000, 10
 PER_KEY = 5
-HEARD, UNHEARD = 100, 10
+NOTIFIED, UNHEARD = 100, 10
 PARKED_AFTER_S = 0.3
 """Then a poll has come and its own look is over."""
 WAIT_S = 30
@@ -126,8 +126,8 @@ def _measure(
             answered_at, (job,) = answer.result()
             return answered_at - at, job
 
-        for number in range(HEARD):
-            bench.progress(0.6 + 0.2 * number / HEARD, "keys that are heard of")
+        for number in range(NOTIFIED):
+            bench.progress(0.6 + 0.2 * number / NOTIFIED, "keys that are heard of")
             took_s, job = find(partial(other.complete, held.pop(0)))
             held.append(job)
             freed_s.append(took_s)

@@ -91,25 +91,25 @@ def run_steps(bench: Bench, asyncio: int = 0) -> Run:
     began = time.monotonic()
     figures: dict[str, float] = {}
     for at_once in AT_ONCE:
-        told, before, after = measure(bench, "steps", at_once=at_once, seconds=bench.size(10, 2), asyncio=asyncio)
-        steps = told["runs"] * STEPS
-        figures[f"steps_per_s_{at_once}"] = steps / told["seconds"]
+        reported, before, after = measure(bench, "steps", at_once=at_once, seconds=bench.size(10, 2), asyncio=asyncio)
+        steps = reported["runs"] * STEPS
+        figures[f"steps_per_s_{at_once}"] = steps / reported["seconds"]
         if at_once == 64:
             figures["commits_per_step"] = (after.write_commits - before.write_commits) / steps
             figures["wal_bytes_per_step"] = (after.wal_bytes - before.wal_bytes) / steps
-            figures["app_cpu_us_per_step"] = told["cpu_s"] / steps * 1e6
+            figures["app_cpu_us_per_step"] = reported["cpu_s"] / steps * 1e6
     return bench.run_of(figures, began)
 
 
 def run_latency(bench: Bench, at: str | None = None, asyncio: int = 0) -> Run:
     began = time.monotonic()
     commit_ms = commit_p50_ms(bench.need_database().dsn, bench.options.calibration_s)
-    told, _, _ = measure(bench, "latency", at=at, branches=bench.size(2_000, 200), asyncio=asyncio)
+    reported, _, _ = measure(bench, "latency", at=at, branches=bench.size(2_000, 200), asyncio=asyncio)
     figures = {
         "commit_p50_ms": commit_ms,
-        "step_p50_ms": told["step_p50_ms"],
-        "step_p99_ms": told["step_p99_ms"],
-        "step_over_commits_ms": told["step_p50_ms"] - BESIDE_A_COMMIT * commit_ms,
+        "step_p50_ms": reported["step_p50_ms"],
+        "step_p99_ms": reported["step_p99_ms"],
+        "step_over_commits_ms": reported["step_p50_ms"] - BESIDE_A_COMMIT * commit_ms,
     }
     return bench.run_of(figures, began)
 
@@ -121,17 +121,20 @@ def run_latency_over_grpc(bench: Bench) -> Run:
 
 def run_starts(bench: Bench) -> Run:
     began = time.monotonic()
-    told, _, _ = measure(bench, "starts", at_once=256, seconds=bench.size(10, 2))
-    figures = {"runs_per_s": told["runs"] / told["seconds"], "app_cpu_us_per_run": told["cpu_s"] / told["runs"] * 1e6}
+    reported, _, _ = measure(bench, "starts", at_once=256, seconds=bench.size(10, 2))
+    figures = {
+        "runs_per_s": reported["runs"] / reported["seconds"],
+        "app_cpu_us_per_run": reported["cpu_s"] / reported["runs"] * 1e6,
+    }
     return bench.run_of(figures, began)
 
 
 def run_wide(bench: Bench) -> Run:
     began = time.monotonic()
     branches = bench.size(10_000, 1_000)
-    told, before, after = measure(bench, "wide", at_once=1, seconds=0.001, branches=branches)
+    reported, before, after = measure(bench, "wide", at_once=1, seconds=0.001, branches=branches)
     figures = {
-        "wide_s": told["run_p50_ms"] / 1e3,
+        "wide_s": reported["run_p50_ms"] / 1e3,
         "wide_commits": float(after.write_commits - before.write_commits),
     }
     return bench.run_of(figures, began)
@@ -141,8 +144,8 @@ def run_replay(bench: Bench) -> Run:
     began = time.monotonic()
     with app_process(LOAD, "-", "replay") as process:
         assert process.stdout is not None
-        told: dict[str, float] = json.loads(process.stdout.readline())
-    return bench.run_of(told, began)
+        reported: dict[str, float] = json.loads(process.stdout.readline())
+    return bench.run_of(reported, began)
 
 
 SCENARIOS = [

@@ -59,14 +59,14 @@ def _taken_over(bench: Bench) -> list[float]:
 
 def run_cancel(bench: Bench) -> Run:
     began = time.monotonic()
-    told, _, _ = measure(bench, "cancel", load=LOAD, count=bench.size(300, 40))
-    return bench.run_of(told, began)
+    reported, _, _ = measure(bench, "cancel", load=LOAD, count=bench.size(300, 40))
+    return bench.run_of(reported, began)
 
 
 def run_views(bench: Bench) -> Run:
     began = time.monotonic()
-    told, _, _ = measure(bench, "views", load=LOAD, count=bench.size(300, 40))
-    return bench.run_of(told, began)
+    reported, _, _ = measure(bench, "views", load=LOAD, count=bench.size(300, 40))
+    return bench.run_of(reported, began)
 
 
 def run_lateness(bench: Bench, *, parked: int, quick_parked: int) -> Run:
@@ -79,8 +79,8 @@ def run_lateness(bench: Bench, *, parked: int, quick_parked: int) -> Run:
             copy_parked(bench.need_database(), int(model, 16), number)
             bench.need_database().vacuum()
 
-    told, _, _ = measure(bench, "lateness", load=LOAD, prepare=park, count=600 if not bench.options.quick else 60)
-    return bench.run_of(told, began)
+    reported, _, _ = measure(bench, "lateness", load=LOAD, prepare=park, count=600 if not bench.options.quick else 60)
+    return bench.run_of(reported, began)
 
 
 SCENARIOS = [

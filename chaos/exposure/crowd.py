@@ -27,11 +27,11 @@ def attack(port: int, connections: int, hosts: int, sent: bytes) -> None:
     """Keep so many connections open, until killed."""
     sources, open_now = addresses(hosts), 0
     poll, sockets = select.epoll(), dict[int, socket.socket]()
-    told = False
+    reported = False
     while True:
-        if not told and open_now == connections:
+        if not reported and open_now == connections:
             print("all dialled", flush=True)
-            told = True
+            reported = True
         dialled = 0
         while open_now < connections and dialled < DIALLED_AT_ONCE:
             sock = socket.socket()

@@ -73,8 +73,8 @@ def test_a_withdrawn_case_undoes_its_checks(penstock: SyncTestEngine) -> None:
     assert case.status == "CANCELLED"
     assert [child.status for child in case.children] == ["COMPLETED", "CANCELLED"]
     assert withdraw.count == 2
-    told = withdraw.variables[-1]["compensating"]
-    assert told == {"stepId": "assess", "output": {"identityConfirmed": True, "debts": told["output"]["debts"]}}
+    reported = withdraw.variables[-1]["compensating"]
+    assert reported == {"stepId": "assess", "output": {"identityConfirmed": True, "debts": reported["output"]["debts"]}}
 
 
 def test_a_part_can_be_stubbed(penstock: SyncTestEngine) -> None:

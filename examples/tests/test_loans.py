@@ -68,7 +68,7 @@ def test_who_can_not_be_identified_is_declined(penstock: SyncTestEngine) -> None
     disbursement(loan).assert_path("is-approved", "nothing-to-pay")
 
 
-def test_operations_are_told_when_the_bureau_is_slow(penstock: SyncTestEngine) -> None:
+def test_operations_are_reported_when_the_bureau_is_slow(penstock: SyncTestEngine) -> None:
     penstock.stub("loan.credit", {"debts": 0}, takes=3 * 3600)
     loan = apply_for(penstock, 1_000, 12)
     penstock.advance(hours=1, minutes=59)

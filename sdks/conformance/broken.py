@@ -85,8 +85,8 @@ def main() -> int:
     begun = time.monotonic()
 
     def report(name: str, problem: str | None) -> None:
-        told = "passes" if problem is None else f"FAILS: {problem.splitlines()[0][:160]}"
-        print(f"{time.monotonic() - begun:6.1f} s {name} {told}", flush=True)
+        reported = "passes" if problem is None else f"FAILS: {problem.splitlines()[0][:160]}"
+        print(f"{time.monotonic() - begun:6.1f} s {name} {reported}", flush=True)
 
     with (
         tempfile.TemporaryDirectory() as directory,

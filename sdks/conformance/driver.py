@@ -425,14 +425,14 @@ class Run:
 
         while away_or_not():
             if time.monotonic() > deadline:
-                raise Failed(f"not within {within:g} s: {what}\n{self._told()}")
+                raise Failed(f"not within {within:g} s: {what}\n{self._reported()}")
             time.sleep(pause_s)
 
     def _check(self, problem: str | None) -> None:
         if problem is not None:
-            raise Failed(f"{problem}\n{self._told()}")
+            raise Failed(f"{problem}\n{self._reported()}")
 
-    def _told(self) -> str:
+    def _reported(self) -> str:
         begun = self._recorder.messages[0]["at"] if self._recorder.messages else 0.0
         messages = [
             f"  {m['at'] - begun:6.2f} { {k: v for k, v in m.items() if k != 'at'} }" for m in self._recorder.messages

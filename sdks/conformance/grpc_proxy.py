@@ -36,13 +36,15 @@ NAMES = {"job_id": "jobId", "error_message": "errorMessage", "error_code": "erro
 
 
 def _item(kind: str, item: Any) -> Message:
-    told = {NAMES.get(name, name): value for name, value in msgspec.structs.asdict(item).items()}
+    reported = {NAMES.get(name, name): value for name, value in msgspec.structs.asdict(item).items()}
     for name in ("variables", "checkpoint", "progress"):
-        if isinstance(told.get(name), bytes | str | msgspec.Raw):
-            told[name] = json.loads(bytes(told[name]) if not isinstance(told[name], str) else told[name] or "null")
-    if told.get("retry_after_s"):
-        told["retryAfterSeconds"] = told["retry_after_s"]
-    return {"kind": kind, **told}
+        if isinstance(reported.get(name), bytes | str | msgspec.Raw):
+            reported[name] = json.loads(
+                bytes(reported[name]) if not isinstance(reported[name], str) else reported[name] or "null"
+            )
+    if reported.get("retry_after_s"):
+        reported["retryAfterSeconds"] = reported["retry_after_s"]
+    return {"kind": kind, **reported}
 
 
 def _results(message: Any) -> list[Message]:
@@ -197,8 +199,8 @@ class _Stream:
         if self._lose_answer and message.outcomes:
             self.end(grpc.StatusCode.UNAVAILABLE)
         if message.jobs:
-            told = ({"kind": "jobs", "jobId": job.id, "attempt": job.attempt} for job in message.jobs)
-            fault = self._recorder.record(told)
+            reported = ({"kind": "jobs", "jobId": job.id, "attempt": job.attempt} for job in message.jobs)
+            fault = self._recorder.record(reported)
             if fault is not None and fault.do == "lose-answer":
                 self.end(grpc.StatusCode.UNAVAILABLE)
         if self.ended_with is not None:

@@ -191,9 +191,13 @@ class _Exchange:
 
     def _refuse(self, fault: Fault) -> None:
         names = {401: "unauthenticated", 429: "resource-exhausted", 500: "internal-error", 503: "unavailable"}
-        told = {"error": names.get(fault.status, "bad-request"), "reason": "a fault of the test", "message": "the same"}
+        reported = {
+            "error": names.get(fault.status, "bad-request"),
+            "reason": "a fault of the test",
+            "message": "the same",
+        }
         headers = {"Content-Type": "application/json"} | fault.headers
-        self._answer(fault.status, headers, json.dumps(told).encode())
+        self._answer(fault.status, headers, json.dumps(reported).encode())
 
     def _break(self) -> None:
         self._handler.close_connection = True

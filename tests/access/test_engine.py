@@ -107,7 +107,7 @@ def test_a_token_counts_on_all_engines_until_it_is_revoked(database_dsn: str, st
     assert " over " in penstock("token", "list", "--all", WE_POSTGRES_DSN=database_dsn).stdout
     again = penstock("token", "revoke", id, WE_POSTGRES_DSN=database_dsn)
     assert (again.returncode, "there is no token" in again.stderr) == (1, True)
-    text = "".join(engine.told for engine in engines)
+    text = "".join(engine.reported for engine in engines)
     assert token not in text
 
 
@@ -202,8 +202,8 @@ def test_settings_that_the_gate_can_t_read_end_the_start(
 ) -> None:
     engine = start_engine(authentication=True, **settings)
     assert engine.process.wait(120) == 2
-    assert f"penstock: the settings are wrong:\n  {said}" in engine.told
-    assert "pst_secret" not in engine.told
+    assert f"penstock: the settings are wrong:\n  {said}" in engine.reported
+    assert "pst_secret" not in engine.reported
 
 
 @pytest.mark.slow(reason="starts engine processes")

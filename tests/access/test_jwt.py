@@ -117,7 +117,7 @@ async def test_a_token_of_the_issuer_gets_in(jwks: Path, key: Any, kid: str, alg
         ({"sub": "a\nb"}, "does not hold a name"),
     ],
 )
-async def test_a_claim_that_is_wrong_is_told(jwks: Path, changes: dict[str, Any], said: str) -> None:
+async def test_a_claim_that_is_wrong_is_reported(jwks: Path, changes: dict[str, Any], said: str) -> None:
     with pytest.raises(Unauthenticated, match=said):
         await who(await ready(jwks), token(**changes))
 

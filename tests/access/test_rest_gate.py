@@ -187,7 +187,7 @@ async def test_without_authentication_everybody_may_do_everything() -> None:
     assert (await Rest(ScriptedEngine()).get("/v1/me")).json == {"can": ["view", "operate", "model", "tasks", "work"]}
 
 
-async def test_callers_on_one_connection_are_told_apart() -> None:
+async def test_callers_on_one_connection_are_distinguished() -> None:
     """One task serves all requests of a connection."""
     api, seen = rest(), []
 

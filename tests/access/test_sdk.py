@@ -229,7 +229,7 @@ async def test_a_worker_says_that_its_token_was_revoked(
         ring()
         return asked[0]
 
-    def told(word: str) -> int:
+    def reported(word: str) -> int:
         return sum(word in text for text in caplog.messages)
 
     worker = Worker(url, token=token, wait_s=1, observer=Observer())
@@ -238,11 +238,11 @@ async def test_a_worker_says_that_its_token_was_revoked(
         async with worker:
             await until(lambda: reached >= 1)
             await anyio.to_thread.run_sync(api_tokens.revoke, settings, made.id)
-            await until(lambda: told("REFUSES THIS WORKER'S TOKEN") > 0)
+            await until(lambda: reported("REFUSES THIS WORKER'S TOKEN") > 0)
             tries = len(asked)
             await until(lambda: len(asked) >= tries + 4)
-            assert told("REFUSES THIS WORKER'S TOKEN") == 1
-            assert told("open again") + told("answers again") == 0
+            assert reported("REFUSES THIS WORKER'S TOKEN") == 1
+            assert reported("open again") + reported("answers again") == 0
             asked[0], before = TOKENS["worker"].text, reached
             await until(lambda: reached > before)
-            assert told("open again") + told("answers again") == 1
+            assert reported("open again") + reported("answers again") == 1

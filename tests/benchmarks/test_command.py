@@ -41,7 +41,7 @@ def test_the_scenarios_are_listed_with_what_they_have_to_reach():
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reported"),
     [
         (["no-such"], "there is no scenario no-such"),
         (["--dsn", "host=x", "latency"], "need --url"),
@@ -52,9 +52,9 @@ def test_the_scenarios_are_listed_with_what_they_have_to_reach():
         (["compare", "nowhere.json", "nowhere.json"], "nowhere.json"),
     ],
 )
-def test_wrong_options_are_told_with_exit_code_2(words, told):
+def test_wrong_options_are_reported_with_exit_code_2(words, reported):
     refused = benchmarks(*words)
-    assert (refused.returncode, told in refused.stderr) == (2, True), refused.stderr
+    assert (refused.returncode, reported in refused.stderr) == (2, True), refused.stderr
 
 
 @pytest.mark.slow(reason="a whole run of the benchmarks")
@@ -158,7 +158,7 @@ def test_another_engine_is_measured_in_turn_with_ours(tmp_path, seen):
 
 
 @pytest.mark.slow(reason="a whole run of the benchmarks")
-def test_an_engine_failing_to_start_is_told_with_its_log(tmp_path):
+def test_an_engine_failing_to_start_is_reported_with_its_log(tmp_path):
     done = benchmarks("latency", "--quick", "--output", str(tmp_path), "--set", "batch_max_items=many")
     assert done.returncode == 1
     assert "exit code 2" in done.stderr

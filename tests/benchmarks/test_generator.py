@@ -152,8 +152,8 @@ def test_a_counting_worker_sets_its_variable_to_the_jobs_count():
     plan = WorkPlan(workers=1, job_types=("t",), outputs={"t": b"{}"}, counter="n")
     with server(engine) as address:
         run_until(address, plan, lambda counts: counts[Count.COMPLETED] == 3)
-    told = [request.rpartition(b'"n":')[2] for request in engine.requests if b'"n":' in request]
-    assert told == [b"1}}", b"2}}", b"3}}"]
+    reported = [request.rpartition(b'"n":')[2] for request in engine.requests if b'"n":' in request]
+    assert reported == [b"1}}", b"2}}", b"3}}"]
 
 
 @pytest.mark.parametrize(("batch", "requests"), [(0, 25), (10, 3)])
@@ -239,7 +239,7 @@ def test_a_generator_that_breaks_off_is_told_why():
                 load.check()
 
 
-def test_a_generator_that_is_killed_is_told():
+def test_a_generator_that_is_killed_is_reported():
     with server(Engine(jobs=0)) as address, generators(*address, [WORK]) as load:
         os.kill(load.pids[0], signal.SIGKILL)
         until = time.monotonic() + BOUND_S
@@ -248,7 +248,7 @@ def test_a_generator_that_is_killed_is_told():
                 load.check()
 
 
-def test_nobody_listening_is_told():
+def test_nobody_listening_is_reported():
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))  # and kept, so that nobody else listens there
         address = silent.getsockname()[:2]

@@ -58,16 +58,16 @@ def test_the_interval_holds_the_truth_despite_a_few_odd_windows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ratios", "told", "text"),
+    ("ratios", "reported", "text"),
     [
         ([1.1, 1.101, 1.099] * 4, True, "engine and PostgreSQL: 1.100 ± 0.1%"),
         ([1.1, 1.1], False, "not told yet (fewer than 8 blocks"),
         ([0.7, 1.5, 1.0, 1.3] * 5, False, "the machine is too noisy to tell"),
     ],
 )
-def test_what_is_told(ratios: list[float], told: bool, text: str) -> None:
+def test_what_is_reported(ratios: list[float], reported: bool, text: str) -> None:
     out = io.StringIO()
-    assert print_pairs(Console(file=out, width=160), pairs_of(ratios), within=0.03, blocks_max=20) is told
+    assert print_pairs(Console(file=out, width=160), pairs_of(ratios), within=0.03, blocks_max=20) is reported
     assert text in out.getvalue()
     assert "0.400 s/1000" in out.getvalue()
     assert "in echoes a job: 20.0, 2" in out.getvalue()  # 0.4 ms in echoes of 20 µs
@@ -136,12 +136,12 @@ def test_a_compiled_side_is_made_once(tmp_path: Path) -> None:
         pair.side(checkout, compiled_in=tmp_path / "other")
 
 
-def test_cpu_is_told_in_units_of_fixed_work() -> None:
+def test_cpu_is_reported_in_units_of_fixed_work() -> None:
     units = measure_units()
     assert units.keys() == {"loop_cpu_ms", "echo_cpu_us"}
     assert all(value > 0 for value in units.values())
-    told = in_units({"engine_cpu_s_per_1000": 0.2, "jobs_per_s": 1.0}, {"echo_cpu_us": 20.0, "loop_cpu_ms": 5.0})
-    assert told == {"engine_cpu_echoes": pytest.approx(10.0)}
+    reported = in_units({"engine_cpu_s_per_1000": 0.2, "jobs_per_s": 1.0}, {"echo_cpu_us": 20.0, "loop_cpu_ms": 5.0})
+    assert reported == {"engine_cpu_echoes": pytest.approx(10.0)}
 
 
 @pytest.mark.slow(reason="a benchmark in a process")

@@ -211,7 +211,7 @@ def runs_of(name: str, values: list[float]) -> ScenarioResult:
 
 
 @pytest.mark.parametrize(
-    ("name", "values", "told"),
+    ("name", "values", "reported"),
     [
         ("two_to_one", [1.05, 1.06] * 5, "two against one: 1.055 (1.050 to 1.060, 95 %)"),
         ("two_to_one", [0.8, 1.3] * 5, ": not within ± 3%"),
@@ -221,8 +221,8 @@ def runs_of(name: str, values: list[float]) -> ScenarioResult:
         ("jobs_per_s", [1_000.0] * 8, None),
     ],
 )
-def test_the_certainty_of_figures_is_told(name, values, told):
+def test_the_certainty_of_figures_is_reported(name, values, reported):
     found = report.notes(runs_of(name, values))
-    assert (told in " ".join(found)) if told else found == []
-    if told:
-        assert told in report.markdown(a_result(runs_of(name, values)))
+    assert (reported in " ".join(found)) if reported else found == []
+    if reported:
+        assert reported in report.markdown(a_result(runs_of(name, values)))

@@ -55,8 +55,8 @@ def test_the_command_prints_it_for_people_and_programs(tmp_path: Path) -> None:
     file = tmp_path / "r.json"
     result.write(measured(), file)
     words = ["size", str(file), "--instances-per-second", "100"]
-    told = CliRunner().invoke(app, words)
-    assert told.exit_code == 0, told.output
-    assert "engine                      0.3 cores: --processes 1" in told.stdout
+    reported = CliRunner().invoke(app, words)
+    assert reported.exit_code == 0, reported.output
+    assert "engine                      0.3 cores: --processes 1" in reported.stdout
     assert json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)["jobs_per_s_average"] == 300
     assert CliRunner().invoke(app, [*words, "--scenario", "stream"]).exit_code == 2

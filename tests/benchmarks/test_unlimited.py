@@ -32,7 +32,7 @@ async def test_statements_are_compared_with_those_without_queues(
     assert ratios == pytest.approx([with_queues / without for with_queues, without in cpu])
 
 
-def test_a_statement_that_says_nothing_of_queues_is_told() -> None:
+def test_a_statement_that_says_nothing_of_queues_is_reported() -> None:
     texts = without_queues(SQL)
     assert not any(word in texts["claim"] + texts["complete_fast"] for word in (b"j.keyed", b"held IS", b"flow_key"))
     with pytest.raises(ValueError, match="claim: asks nothing"):

@@ -254,7 +254,7 @@ def test_an_open_instance_is_cancelled_with_a_reason(visitor: Visitor, engine: E
     assert engine.call("GET", f"/v1/instances/{instance}")[1]["status"] == "CANCELLED"
 
 
-def test_new_instances_are_told_of_and_come_in_on_request(visitor: Visitor, engine: EngineProcess) -> None:
+def test_new_instances_are_reported_and_come_in_on_request(visitor: Visitor, engine: EngineProcess) -> None:
     start(engine, "approval", "N-1")
     visitor.go("instances?businessKey=N-1").see_role("row", re.compile("N-1"))
     rows = visitor.page.get_by_role("row")
@@ -388,10 +388,13 @@ def test_many_are_cancelled_after_their_number_was_typed(visitor: Visitor, engin
     visitor.see("120 of 120")
     assert engine.call("GET", "/v1/instances?businessKey=C-1&status=CANCELLED")[1]["total"] == 120
     row = visitor.go("instances?businessKey=C-1&status=CANCELLED").page.get_by_role("row").filter(has_text="C-1").first
-    told, around = row.get_by_text("Cancelled").bounding_box(timeout=TIMEOUT_MS), row.bounding_box(timeout=TIMEOUT_MS)
-    assert told is not None
+    reported, around = (
+        row.get_by_text("Cancelled").bounding_box(timeout=TIMEOUT_MS),
+        row.bounding_box(timeout=TIMEOUT_MS),
+    )
+    assert reported is not None
     assert around is not None
-    assert around["y"] <= told["y"] < around["y"] + around["height"], "it stands in its row"
+    assert around["y"] <= reported["y"] < around["y"] + around["height"], "it stands in its row"
 
 
 def test_a_refusal_shows_the_engines_reason(visitor: Visitor) -> None:

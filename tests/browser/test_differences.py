@@ -144,24 +144,24 @@ def test_differences_are_read_by_keys_alone(modeller: Modeller) -> None:
     modeller.visitor.see_role("row", re.compile("keys-1"))
 
 
-def test_new_variables_are_told_and_made_safe(modeller: Modeller) -> None:
+def test_new_variables_are_reported_and_made_safe(modeller: Modeller) -> None:
     page = modeller.page
     modeller.visitor.go("modeller/reads")
     compare(modeller, careful("reads"))
-    told = page.get_by_role("region", name="New variables it reads")
-    told.get_by_text("is in all of the last 3 runs").wait_for(timeout=TIMEOUT_MS)
-    told.get_by_text("is missing in 2 of the last 3 runs: there an expression that reads it fails").wait_for(
+    reported = page.get_by_role("region", name="New variables it reads")
+    reported.get_by_text("is in all of the last 3 runs").wait_for(timeout=TIMEOUT_MS)
+    reported.get_by_text("is missing in 2 of the last 3 runs: there an expression that reads it fails").wait_for(
         timeout=TIMEOUT_MS
     )
-    told.get_by_role("button", name="Use (customer?.tier ?? nil)").focus()
+    reported.get_by_role("button", name="Use (customer?.tier ?? nil)").focus()
     modeller.press("Enter")
-    told.get_by_text("It is read only where it may be").wait_for(timeout=TIMEOUT_MS)
-    assert told.get_by_role("button").count() == 0
+    reported.get_by_text("It is read only where it may be").wait_for(timeout=TIMEOUT_MS)
+    assert reported.get_by_role("button").count() == 0
     assert page.evaluate("() => document.activeElement.textContent") == "New variables it reads"
     made = modeller.definition()["steps"][1]["conditionalNextSteps"]
     assert list(made) == ['amount > 5000 || (customer?.tier ?? nil) == "new"', "true"]
     modeller.press("Control+z")
-    told.get_by_role("button", name="Use (customer?.tier ?? nil)").wait_for(timeout=TIMEOUT_MS)
+    reported.get_by_role("button", name="Use (customer?.tier ?? nil)").wait_for(timeout=TIMEOUT_MS)
 
 
 @pytest.mark.parametrize("width", [390, 1440])

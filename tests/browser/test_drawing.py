@@ -376,10 +376,10 @@ def test_the_command_line_gives_the_engines_verdict(engine: EngineProcess, tmp_p
         {**body, "steps": [{**body["steps"][0], "nextStep": "gone", "odd": 1}, *body["steps"][1:]]} for body in bodies
     ]
     for body in (*bodies, *spoilt):
-        told = engine.call("POST", "/v1/definitions/validate", body)[1]
+        reported = engine.call("POST", "/v1/definitions/validate", body)[1]
         file = tmp_path / "definition.json"
         file.write_text(json.dumps(body))
         verdict = json.loads(CliRunner().invoke(cli, ["validate", "--json", str(file)]).stdout)
-        assert verdict["valid"] is told["valid"] is (body in bodies)
-        both = [[(each["path"], each["reason"]) for each in found["problems"]] for found in (verdict, told)]
+        assert verdict["valid"] is reported["valid"] is (body in bodies)
+        both = [[(each["path"], each["reason"]) for each in found["problems"]] for found in (verdict, reported)]
         assert both[0] == both[1]

@@ -321,7 +321,7 @@ def test_the_first_key_that_searches_opens_the_search(modeller: Modeller, key: s
     modeller.page.locator(".cm-search input[name=search]:focus").wait_for(timeout=TIMEOUT_MS)
 
 
-def test_search_that_can_not_be_loaded_is_told(modeller: Modeller) -> None:
+def test_search_that_can_not_be_loaded_is_reported(modeller: Modeller) -> None:
     """The next press is for the browser's own search, and one after it, once it can be loaded, for the editor's."""
     page = modeller.page
     page.route("**/assets/editor-search-*.js", lambda route: route.abort())
@@ -329,13 +329,13 @@ def test_search_that_can_not_be_loaded_is_told(modeller: Modeller) -> None:
     editor.focus()
     page.evaluate("""() => document.addEventListener("keydown", event => window.taken = event.defaultPrevented)""")
     modeller.press("Control+f")
-    told = page.get_by_text("Searching could not be loaded")
-    told.wait_for(timeout=TIMEOUT_MS)
+    reported = page.get_by_text("Searching could not be loaded")
+    reported.wait_for(timeout=TIMEOUT_MS)
     assert page.evaluate("window.taken") is True
     page.unroute("**/assets/editor-search-*.js")
     modeller.press("Control+f")
     assert page.evaluate("window.taken") is False
-    told.wait_for(state="detached", timeout=TIMEOUT_MS)
+    reported.wait_for(state="detached", timeout=TIMEOUT_MS)
     editor.focus()
     modeller.press("Control+f")
     page.locator(".cm-search input[name=search]:focus").wait_for(timeout=TIMEOUT_MS)

@@ -161,8 +161,8 @@ def test_a_refusal_is_told_whatever_is_listed_by_then(visitor: Visitor, engine: 
     page.get_by_text("No results").wait_for(timeout=TIMEOUT_MS)
     assert pane.get_by_role("button", name="Beginning…").count() == 1
     held[0].fulfill(status=429, json={"error": "too_many_requests", "reason": "too many bulk operations"})
-    told = page.get_by_role("status").get_by_text("Retry 1 instance: refused. too many bulk operations")
-    told.wait_for(timeout=TIMEOUT_MS)
+    reported = page.get_by_role("status").get_by_text("Retry 1 instance: refused. too many bulk operations")
+    reported.wait_for(timeout=TIMEOUT_MS)
     assert pane.count() == 0
     assert violations(page) == []
     assert all("429" in text for text in visitor.complaints)  # the browser notes it by itself

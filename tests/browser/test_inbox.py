@@ -279,7 +279,7 @@ def test_a_task_completed_meanwhile_says_by_whom(visitor: Visitor, engine: Engin
     assert page.get_by_label("Amount").input_value() == ""
 
 
-def test_a_refused_completion_is_told_in_plain_words(visitor: Visitor, engine: EngineProcess) -> None:
+def test_a_refused_completion_is_reported_in_plain_words(visitor: Visitor, engine: EngineProcess) -> None:
     """The list does not know of it yet, and the instance goes on."""
     steps = [step(name, "USER_TASK", jobType=whom, nextStep=then) for name, whom, then in REFUSED]
     upload(engine, definition(*steps, end(), definition_id="refuseds"))

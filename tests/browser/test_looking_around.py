@@ -117,8 +117,8 @@ def test_the_rail_tells_failures_tasks_engines_and_versions(visitor: Visitor, en
     visitor.go("definitions").see_role("row", re.compile(r"^asks .* 1 1 0 % v1"))
     visitor.see("Open instances were counted")
     # During an upgrade an engine of the version before may answer, which does not tell when it counted.
-    told = {"id": "asks", "open": 7, "startedWithinHour": 1, "failedOfThese": 0}
-    visitor.page.route("**/v1/definition-activity*", lambda route: route.fulfill(json={"items": [told]}))
+    reported = {"id": "asks", "open": 7, "startedWithinHour": 1, "failedOfThese": 0}
+    visitor.page.route("**/v1/definition-activity*", lambda route: route.fulfill(json={"items": [reported]}))
     visitor.go("definitions").see_role("row", re.compile(r"^asks .* 7 1 0 % v1"))
     visitor.page.unroute("**/v1/definition-activity*")
     visitor.go("settings")

@@ -87,7 +87,7 @@ def test_differences_and_whom_it_touches_follow_the_draft(modeller: Modeller, en
     conditions = {"n > 1": "two", "n > 0": "six", "true": "first"}
     first = service("first", "two", job_type="one", name="one")
     renamed = {**drawn_to("two"), "steps": [{**pick, "conditionalNextSteps": conditions}, first, *rest]}
-    for made, told, touched in (
+    for made, reported, touched in (
         (renamed, "conditionalNextSteps", "v1,1,0,1,0"),
         (drawn_to("end"), "nextStep", "v1,1,1,0"),
         (described, "description", "v1,1,0,0"),
@@ -96,7 +96,7 @@ def test_differences_and_whom_it_touches_follow_the_draft(modeller: Modeller, en
         modeller.write_json(json.dumps(made))
         modeller.expect_status("No problems")
         page.get_by_role("button", name="Differences").click(timeout=TIMEOUT_MS)
-        page.get_by_role("button", name=f"changed: {told}").first.wait_for(timeout=TIMEOUT_MS)
+        page.get_by_role("button", name=f"changed: {reported}").first.wait_for(timeout=TIMEOUT_MS)
         page.wait_for_function(TOUCHED, arg=touched, timeout=TIMEOUT_MS)
         page.wait_for_function(f"before => ({WAYS})().join() !== before.join()", arg=drawn, timeout=TIMEOUT_MS)
         drawn = page.evaluate(WAYS)

@@ -91,8 +91,8 @@ def test_a_problem_leads_to_the_field_at_fault(modeller: Modeller) -> None:
         modeller.page.wait_for_function(HAS_FOCUS, arg=label, timeout=TIMEOUT_MS)
         field = modeller.field(label)
         assert field.get_attribute("aria-invalid") == "true"
-        told = modeller.page.locator(f"#{field.get_attribute('aria-describedby')}".replace(":", "\\:")).inner_text()
-        assert told.split("\n")[0] in row.inner_text()
+        reported = modeller.page.locator(f"#{field.get_attribute('aria-describedby')}".replace(":", "\\:")).inner_text()
+        assert reported.split("\n")[0] in row.inner_text()
     assert violations(modeller.page) == []
 
 
@@ -186,7 +186,7 @@ def test_a_file_over_a_changed_draft_asks_first(modeller: Modeller) -> None:
     page.get_by_role("heading", name="Of an hour's work").wait_for(timeout=TIMEOUT_MS)
 
 
-def test_a_draft_that_is_too_long_is_told(modeller: Modeller) -> None:
+def test_a_draft_that_is_too_long_is_reported(modeller: Modeller) -> None:
     text = json.dumps(definition(end(), definition_id="long") | {"description": "x" * 1_000_001})
     modeller.visitor.go("modeller")
     modeller.open("long.json", text)

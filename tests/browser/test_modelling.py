@@ -124,32 +124,32 @@ def test_each_problem_lands_on_its_step_and_field(modeller: Modeller, engine: En
     modeller.visitor.go("modeller")
     modeller.open("wrong.json", json.dumps(bad))
     check = engine.call("POST", "/v1/definitions/validate", bad)[1]
-    told, hints = check["problems"], check["hints"]
+    reported, hints = check["problems"], check["hints"]
     assert [one["path"] for one in hints] == ["steps[0].jobType"]
-    modeller.expect_status(f"{len(told)} problems")
+    modeller.expect_status(f"{len(reported)} problems")
     shown = modeller.page.get_by_role("list", name="Problems and hints").get_by_role("listitem")
     modeller.expect_whole_list()
     lines = shown.all_inner_texts()
-    assert len(lines) == len(told) + len(hints)
-    for problem, line in zip(told, lines, strict=False):
+    assert len(lines) == len(reported) + len(hints)
+    for problem, line in zip(reported, lines, strict=False):
         assert problem["path"] in line
         assert problem["reason"] in line
         assert problem.get("stepId", "The definition") in line
-    for name in {problem["stepId"] for problem in told if "stepId" in problem}:
+    for name in {problem["stepId"] for problem in reported if "stepId" in problem}:
         marked = modeller.page.locator(f'.surface .node[data-step="{name}"]')
         assert "problem" in (marked.get_attribute("aria-label") or "")
     modeller.page.get_by_role("button", name="when", exact=True).first.click(timeout=TIMEOUT_MS)
-    (reason,) = [each["reason"] for each in told if each["path"] == "steps[1].duration"]
+    (reason,) = [each["reason"] for each in reported if each["path"] == "steps[1].duration"]
     modeller.properties.get_by_text(reason).wait_for(timeout=TIMEOUT_MS)
     modeller.field("Duration").fill("P30D")
-    modeller.expect_status(f"{len(told) - 1} problems")
+    modeller.expect_status(f"{len(reported) - 1} problems")
     modeller.press("Escape")
     modeller.press("Escape")
     modeller.properties.get_by_role("button", name="Remove surprise").click(timeout=TIMEOUT_MS)
-    modeller.expect_status(f"{len(told) - 2} problems")
+    modeller.expect_status(f"{len(reported) - 2} problems")
     assert violations(modeller.page) == []
     # Until the engine has answered again, none is told of the step that stands there now.
-    (lost,) = [each["reason"] for each in told if each["path"] == "steps[0].nextStep"]
+    (lost,) = [each["reason"] for each in reported if each["path"] == "steps[0].nextStep"]
     first, second = (modeller.page.locator(f'.surface .node[data-step="{name}"]') for name in ("pay", "when"))
     assert lost in (first.get_attribute("aria-label") or "")
     modeller.page.route("**/v1/definitions/validate", lambda _: None)
@@ -419,11 +419,11 @@ def test_a_draft_is_tried_and_kept_as_a_test(modeller: Modeller) -> None:
         in saved
     )
     again = page.get_by_role("heading", name="What happens next?")
-    for variables, told in (('{"refused": "\\u0000"}', page.get_by_text("has a NUL character")), ("{}", again)):
+    for variables, reported in (('{"refused": "\\u0000"}', page.get_by_text("has a NUL character")), ("{}", again)):
         page.get_by_text("Start with other variables").click(timeout=TIMEOUT_MS)
         page.get_by_label("Variables to start with").fill(variables, timeout=TIMEOUT_MS)
         page.get_by_role("button", name="Start with these").click(timeout=TIMEOUT_MS)
-        told.wait_for(timeout=TIMEOUT_MS)
+        reported.wait_for(timeout=TIMEOUT_MS)
     assert all("400" in text for text in modeller.visitor.complaints)
     modeller.visitor.complaints.clear()
     page.get_by_role("button", name="JSON", exact=True).click(timeout=TIMEOUT_MS)
@@ -447,17 +447,17 @@ def test_every_rule_of_steps_lands_at_its_field(modeller: Modeller, engine: Engi
             name = f"case-{len(broken)}"
             broken.append({**cast("dict[str, Any]", first), "id": name, "name": name})
     many = definition(*broken, end(), definition_id="many")
-    told = engine.call("POST", "/v1/definitions/validate", many)[1]["problems"]
-    first_told: dict[str, str] = {}
-    for problem in told:
-        first_told.setdefault(problem.get("stepId", ""), problem["reason"])
-    assert len(first_told) > 40
+    reported = engine.call("POST", "/v1/definitions/validate", many)[1]["problems"]
+    first_reported: dict[str, str] = {}
+    for problem in reported:
+        first_reported.setdefault(problem.get("stepId", ""), problem["reason"])
+    assert len(first_reported) > 40
     modeller.visitor.go("modeller")
     modeller.open("many.json", json.dumps(many))
-    modeller.expect_status(f"{len(told)} problems")
+    modeller.expect_status(f"{len(reported)} problems")
     rows = modeller.page.get_by_role("list", name="Problems and hints")
     modeller.expect_whole_list()
-    for step_id, reason in first_told.items():
+    for step_id, reason in first_reported.items():
         rows.get_by_role("button", name=step_id or "The definition", exact=True).first.dispatch_event("click")
         modeller.properties.get_by_text(reason).first.wait_for(timeout=TIMEOUT_MS)
 

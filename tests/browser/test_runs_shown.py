@@ -136,8 +136,8 @@ def test_a_message_that_does_not_fit_is_dropped_and_corrected_by_clicks(
     page.get_by_role("button", name="Send", exact=True).click()
     rejected.wait_for(state="detached", timeout=40_000)
     page.get_by_text("Waits for message 'payment'").wait_for(timeout=40_000)
-    told = engine.call("GET", f"/v1/instances/{run['id']}/audit")[1]["items"]
-    assert [(record["kind"], record["detail"]) for record in told if record["kind"].startswith("MESSAGE")] == [
+    reported = engine.call("GET", f"/v1/instances/{run['id']}/audit")[1]["items"]
+    assert [(record["kind"], record["detail"]) for record in reported if record["kind"].startswith("MESSAGE")] == [
         ("MESSAGE_DROPPED", "approval: sent twice"), ("MESSAGE_CORRECTED", "approval"),
     ]  # fmt: skip
 

@@ -85,7 +85,7 @@ def test_signing_in_at_the_issuer_with_two_clicks(visitor: Visitor, issuer: Issu
     assert kept_by_scripts(visitor) == [0, 0, ""]
 
 
-def test_the_issuers_no_is_told(visitor: Visitor, issuer: Issuer) -> None:
+def test_the_issuers_no_is_reported(visitor: Visitor, issuer: Issuer) -> None:
     issuer.claims = {"nonce": "another"}
     try:
         visitor.go().see("Sign in to Penstock")
@@ -224,7 +224,7 @@ def test_other_tabs_are_told_of_a_sign_out(visitor: Visitor) -> None:
     second.get_by_text("Sign in to Penstock").wait_for(timeout=TIMEOUT_MS)
 
 
-def test_whoever_could_not_be_signed_out_is_told(visitor: Visitor) -> None:
+def test_whoever_could_not_be_signed_out_is_reported(visitor: Visitor) -> None:
     visitor.go("definitions").see("Sign in to Penstock")
     sign_in(visitor, TOKENS["viewer"].text)
     visitor.see("token:viewer")

@@ -31,21 +31,21 @@ def load(*words: str) -> subprocess.CompletedProcess[str]:
 def test_it_puts_load_on_an_engine_and_tells_what_callers_saw(engine: RunningEngine) -> None:
     run = load("--url", engine.url, "--seconds", "1", "--callers", "4", "--steps", "2", "--json")
     assert (run.returncode, run.stderr) == (0, "")
-    told = json.loads(run.stdout)
+    reported = json.loads(run.stdout)
     with SyncClient(engine.url) as client:
         ended = list(client.iterate_instances(definition_id="penstock-bench"))
     assert {each.status for each in ended} == {"COMPLETED"}
-    assert told["kind"] == "load generator"
-    assert told["instances"] == len(ended) >= 4
-    assert told["jobsPerSecond"] == pytest.approx(2 * told["instances"] / told["seconds"])
-    assert list(told["endToEndMs"]) == ["p50", "p95", "p99"]
+    assert reported["kind"] == "load generator"
+    assert reported["instances"] == len(ended) >= 4
+    assert reported["jobsPerSecond"] == pytest.approx(2 * reported["instances"] / reported["seconds"])
+    assert list(reported["endToEndMs"]) == ["p50", "p95", "p99"]
     shown = load("--url", engine.url, "--seconds", "0.1", "--callers", "1")
     assert (shown.returncode, shown.stderr) == (0, "")
     assert shown.stdout.startswith("This is a load generator, not the harness: that one is in a checkout")
 
 
 @pytest.mark.slow(reason="a call tries for ten seconds")
-def test_an_engine_that_is_not_there_is_told_in_a_line() -> None:
+def test_an_engine_that_is_not_there_is_reported_in_a_line() -> None:
     run = load("--url", "http://127.0.0.1:9", "--seconds", "0.1")
     assert (run.returncode, run.stdout) == (1, "")
     assert run.stderr.startswith("penstock: ")

@@ -47,7 +47,7 @@ def test_as_json(show):
     assert port == {"name": "rest_port", "value": 8080, "source": None, "environment": "WE_REST_PORT"}
 
 
-def test_wrong_settings_are_all_told(show, monkeypatch):
+def test_wrong_settings_are_all_reported(show, monkeypatch):
     monkeypatch.setenv("DB_MIN_CONNS", "x")
     monkeypatch.setenv("WE_GRPC_PORT", "99999")
     result = show()

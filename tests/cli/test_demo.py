@@ -27,7 +27,7 @@ from tests.waiting import wait_until
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
-SERVES_UNTIL_TOLD = """
+SERVES_UNTIL_STOPPED = """
 import os, signal, sys
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 print("arguments", *sys.argv[1:], flush=True)
@@ -82,7 +82,7 @@ async def test_an_engine_that_dies_ends_the_demo_with_its_log(stand_in, tmp_path
 
 
 async def test_the_engine_is_stopped_when_the_demo_fails(stand_in, tmp_path):
-    log = stand_in(SERVES_UNTIL_TOLD)
+    log = stand_in(SERVES_UNTIL_STOPPED)
     with pytest.RaisesGroup(LookupError):
         async with engine_process(tmp_path, log):
             await wait_for_text(log, "settings")
@@ -94,7 +94,7 @@ async def test_the_engine_is_stopped_when_the_demo_fails(stand_in, tmp_path):
 async def test_the_demo_ignores_the_settings_of_this_machines_engine(stand_in, tmp_path, monkeypatch):
     monkeypatch.setenv("WE_POSTGRES_DSN", "postgresql://production/x")
     monkeypatch.setenv("DB_MAX_CONNS", "3")
-    log = stand_in(SERVES_UNTIL_TOLD)
+    log = stand_in(SERVES_UNTIL_STOPPED)
     async with engine_process(tmp_path / "data", log) as url:
         await wait_for_text(log, "]")  # the whole line
         said = await trio.Path(log).read_text()
@@ -103,7 +103,7 @@ async def test_the_demo_ignores_the_settings_of_this_machines_engine(stand_in, t
     assert f"--rest-port {url.rpartition(':')[2]} " in said
 
 
-async def test_an_engine_that_does_not_stop_is_killed_and_told(stand_in, tmp_path, monkeypatch):
+async def test_an_engine_that_does_not_stop_is_killed_and_reported(stand_in, tmp_path, monkeypatch):
     monkeypatch.setattr(engine, "STOP_TIMEOUT_SECONDS", 0.2)
     log = stand_in(IGNORES_SIGTERM)
     with pytest.raises(EngineFailed, match=r"did not stop within 0\.2 s:\nup"):
@@ -112,9 +112,9 @@ async def test_an_engine_that_does_not_stop_is_killed_and_told(stand_in, tmp_pat
     assert processes_about(tmp_path / "stand_in.py") == []
 
 
-async def test_an_engine_that_never_gets_ready_is_told_of(stand_in, tmp_path, monkeypatch):
+async def test_an_engine_that_never_gets_ready_is_reported(stand_in, tmp_path, monkeypatch):
     monkeypatch.setattr(run, "READY_TIMEOUT_SECONDS", 0.5)
-    log = stand_in(SERVES_UNTIL_TOLD)
+    log = stand_in(SERVES_UNTIL_STOPPED)
     said = r"not ready within 0\.5 s; at the last look: no connection to http"
     with pytest.RaisesGroup(pytest.RaisesExc(EngineFailed, match=said)):
         await run._demo(Console(file=io.StringIO()), 1, tmp_path, log, None)

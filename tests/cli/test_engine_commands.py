@@ -26,9 +26,9 @@ def test_versions_are_compared_with_each_other_and_with_files(shell: Shell, tmp_
         file.write_text(json.dumps(body))
     shell.out("definition", "upload", files[0])
     assert shell.out("definition", "diff", "diff", files[0]) == ""
-    told = shell.run("definition", "diff", "diff", files[1])
-    assert told.exit_code == 1
-    assert [line for line in told.stdout.splitlines() if line[:1] in "+-"] == [
+    reported = shell.run("definition", "diff", "diff", files[1])
+    assert reported.exit_code == 1
+    assert [line for line in reported.stdout.splitlines() if line[:1] in "+-"] == [
         "--- version 1", f"+++ {files[1]}", '-  "name": "Claim",', '+  "name": "Other",',
     ]  # fmt: skip
     shell.out("definition", "upload", files[1])
@@ -94,8 +94,8 @@ def test_instances_are_listed_by_any_filter_and_sorted(shell: Shell, tmp_path: P
 
 def test_shells_complete_commands(shell: Shell) -> None:
     environment = {"_PENSTOCK_COMPLETE": "complete_bash", "COMP_WORDS": "penstock inst", "COMP_CWORD": "1"}
-    told = CliRunner().invoke(app, [], prog_name="penstock", env=environment)
-    assert told.stdout.split() == ["instance"]
+    reported = CliRunner().invoke(app, [], prog_name="penstock", env=environment)
+    assert reported.stdout.split() == ["instance"]
 
 
 def check(engine: RunningEngine, instance: str, *, fails: str | None = None) -> None:
@@ -136,13 +136,13 @@ def test_an_instance_is_brought_to_its_end(shell: Shell, engine: RunningEngine) 
     shown = json.loads(shell.out("instance", "show", id, "--json"))
     assert shown["instance"]["variables"] == {"amount": 3, "approved": True, "paid": 3}
     assert [each["stepId"] for each in shown["history"]] == ["check", "approve", "paid", "end"]
-    told = shell.out("instance", "show", id, "--variables").splitlines()
-    assert told[1] == "business key C-1"
-    assert told[3].split()[3].endswith(("Z", "+00:00")) or told[3].split()[3][-6] in "+-", "a time has its zone"
-    assert [line.split()[:2] for line in told[3:7]] == [
+    reported = shell.out("instance", "show", id, "--variables").splitlines()
+    assert reported[1] == "business key C-1"
+    assert reported[3].split()[3].endswith(("Z", "+00:00")) or reported[3].split()[3][-6] in "+-", "a time has its zone"
+    assert [line.split()[:2] for line in reported[3:7]] == [
         [step, "COMPLETED"] for step in ("check", "approve", "paid", "end")
     ]
-    assert '"approved": true' in "".join(told[7:])
+    assert '"approved": true' in "".join(reported[7:])
 
 
 def test_a_failed_instance_is_found_and_retried(shell: Shell, engine: RunningEngine) -> None:
@@ -177,12 +177,12 @@ def test_open_jobs_and_workers_are_listed(shell: Shell, engine: RunningEngine) -
     assert listed("--definition", mine["definitionId"], "--version", mine["version"] + 1) == []
     assert id in {job["instanceId"] for job in listed("--older-than", "0s")}
     assert listed("--older-than", "1d") == []
-    for options, told in (
+    for options, reported in (
         (("--older-than", "soon"), "--older-than"), (("--version", 1), "--definition"),
         (("--definition", "claim"), "--job-type"),
     ):  # fmt: skip
         refused = shell.run("job", "list", "waiting", *options)
-        assert (refused.exit_code, told in refused.stderr) == (2, True)
+        assert (refused.exit_code, reported in refused.stderr) == (2, True)
     assert "status" in shell.run("job", "list", "asleep").stderr
     wait_until(lambda: "claim.check  " in shell.out("job", "list", "waiting"), timeout_s=120)  # as engines measure
     assert shell.out("job", "types").splitlines()[0].split()[:2] == ["job", "type"]
@@ -210,8 +210,8 @@ def test_attempts_of_a_job_are_listed_and_its_checkpoint_goes(shell: Shell, engi
     assert row.split()[:2] == ["1", "COMPLETED"]
     assert '{"amount": 3}' in row
     assert row.endswith("x…")
-    [told] = json.loads(shell.out("job", "attempts", job.id, "--json"))
-    assert (told["parameters"], told["result"]) == ({"amount": 3}, {"seen": "x" * 100})
+    [reported] = json.loads(shell.out("job", "attempts", job.id, "--json"))
+    assert (reported["parameters"], reported["result"]) == ({"amount": 3}, {"seen": "x" * 100})
     gone = shell.run("job", "forget-checkpoint", job.id)
     assert (gone.exit_code, "is not open" in gone.stderr) == (1, True)
 
@@ -261,7 +261,7 @@ def test_wrong_use_changes_nothing(shell: Shell, tmp_path: Path) -> None:
     assert json.loads(shell.out("instance", "list", "--business-key", "wrong", "--json")) == []
 
 
-def test_an_engine_that_is_away_is_told_in_a_line() -> None:
+def test_an_engine_that_is_away_is_reported_in_a_line() -> None:
     result = CliRunner().invoke(app, ["definition", "show", "x", "--url", "http://127.0.0.1:1"])
     assert result.exit_code == 1
     assert result.stderr.startswith("penstock: connection-failed:")
@@ -289,10 +289,10 @@ def test_many_instances_are_counted_confirmed_and_changed(shell: Shell, engine: 
     shell.out("definition", "upload", file)
     ids = [shell.out("instance", "start", "many", "--business-key", f"m-{n}").strip() for n in range(3)]
     wanted = ("--filter", "definition=many", "--except", "business-key=m-2")
-    told = shell.run("bulk", "skip", "check", '{"ok": true}', *wanted, given="n\n")
-    assert told.exit_code == 1
-    assert "DONE" not in told.stdout
-    assert "2 instances match\n  2 at step check\nskip 2 instances? [y/N]" in told.stderr
+    reported = shell.run("bulk", "skip", "check", '{"ok": true}', *wanted, given="n\n")
+    assert reported.exit_code == 1
+    assert "DONE" not in reported.stdout
+    assert "2 instances match\n  2 at step check\nskip 2 instances? [y/N]" in reported.stderr
     preview = json.loads(shell.out("bulk", "skip", "check", *wanted, "--dry-run", "--json"))
     assert (preview["count"], preview["exact"]) == (2, True)
     done = shell.out("bulk", "skip", "check", '{"ok": true}', *wanted, "--note", "by hand", given="y\n")
@@ -310,17 +310,17 @@ def test_many_instances_are_counted_confirmed_and_changed(shell: Shell, engine: 
     with SyncClient(engine.url) as client:
         assert [client.get_instance(id).variables for id in ids] == [{"rate": 2}, {"rate": 2}, {}]
     file.write_text(json.dumps({**CLAIM, "id": "many", "steps": CLAIM["steps"][1:]}))
-    told = shell.run("definition", "impact", file)
-    assert told.exit_code == 1
-    assert told.stdout.splitlines()[0] == "removes check"
-    assert f"  {ids[2]}  version 1  it stands on step 'check': the version has no 'check'" in told.stdout
+    reported = shell.run("definition", "impact", file)
+    assert reported.exit_code == 1
+    assert reported.stdout.splitlines()[0] == "removes check"
+    assert f"  {ids[2]}  version 1  it stands on step 'check': the version has no 'check'" in reported.stdout
     shell.out("definition", "upload", file)
     assert json.loads(shell.run("definition", "impact", "--id", "many", "--json").stdout)["refusals"]["refused"] == 1
     assert shell.run("definition", "impact").exit_code == 2
-    told = shell.run("bulk", "migrate", "--filter", "definition=many", "-y")
-    assert told.exit_code == 1
-    assert "of the newest 3 1 can't be migrated" in told.stderr
-    assert told.stdout.startswith("DONE: 2 done, 0 skipped, 1 failed, of 3\n  " + ids[2])
+    reported = shell.run("bulk", "migrate", "--filter", "definition=many", "-y")
+    assert reported.exit_code == 1
+    assert "of the newest 3 1 can't be migrated" in reported.stderr
+    assert reported.stdout.startswith("DONE: 2 done, 0 skipped, 1 failed, of 3\n  " + ids[2])
     begun = json.loads(shell.out("bulk", "cancel", "--id", ids[0], "-y", "--detach", "--json"))
     assert shell.out("bulk", "show", begun["id"], "--wait") == "DONE: 1 done, 0 skipped, 0 failed, of 1\n"
     assert shell.out("bulk", "list", "--limit", 2).splitlines()[1].split()[:3] == [begun["id"], "cancel", "DONE"]
@@ -347,9 +347,9 @@ def test_what_an_instance_called_is_a_tree(shell: Shell, tmp_path: Path) -> None
         shell.out("definition", "upload", file)
     id = shell.out("instance", "start", "caller", '{"a": 1}').strip()
     shell.out("instance", "watch", id)
-    told = shell.out("instance", "tree", id).splitlines()
-    assert told[0] == f"{id}  COMPLETED  caller:1"
-    assert told[1].startswith("  /ask  done  called  ")
+    reported = shell.out("instance", "tree", id).splitlines()
+    assert reported[0] == f"{id}  COMPLETED  caller:1"
+    assert reported[1].startswith("  /ask  done  called  ")
     (called,) = json.loads(shell.out("instance", "tree", id, "--json"))["branches"]
     assert shell.out("instance", "show", called["instanceId"]).endswith('result\n{\n  "sum": 2\n}\n')
 

@@ -63,7 +63,7 @@ def test_a_repeated_call_is_answered_as_the_first_time(shell: Shell) -> None:
     assert (other.exit_code, "was used with another request" in other.stderr) == (1, True)
 
 
-def test_who_was_there_before_is_told_beside_its_id(shell: Shell) -> None:
+def test_who_was_there_before_is_reported_beside_its_id(shell: Shell) -> None:
     for rule in (
         ("--dedupe", '{"key": "told", "window": "PT1H"}'),
         ("--debounce", '{"key": "told", "wait": "P1D"}'),
@@ -239,9 +239,9 @@ def test_a_schedule_that_nobody_has_put_is_previewed(shell: Shell) -> None:
         "2031-10-26 02:00:00+02:00  2031-10-26T00:00:00Z",
         "2031-10-27 02:00:00+01:00  2031-10-27T01:00:00Z",
     ]
-    told = json.loads(shell.out("schedule", "preview", *when, "--json"))
-    assert [each["at"] for each in told["times"]] == ["2031-03-28T01:00:00Z", "2031-03-29T01:00:00Z"]
-    assert [len(each["times"]) for each in told["clockChanges"]] == [3, 3]
+    reported = json.loads(shell.out("schedule", "preview", *when, "--json"))
+    assert [each["at"] for each in reported["times"]] == ["2031-03-28T01:00:00Z", "2031-03-29T01:00:00Z"]
+    assert [len(each["times"]) for each in reported["clockChanges"]] == [3, 3]
     assert json.loads(shell.out("schedule", "list", "--json")) == []
 
 
@@ -281,9 +281,9 @@ def test_changes_of_the_clock_are_found_to_the_second(zone: str, changes: list[s
 
 def test_a_backfill_tells_what_it_starts(shell: Shell) -> None:
     shell.out("schedule", "set", "past", "claim", "--cron", "0 2 * * *")
-    told = shell.out("schedule", "backfill", "past", "2026-01-01T00:00:00", "2026-01-03T23:00:00")
-    assert re.match(r"past: 3 times, 2026-01-0\S+ to 2026-01-0\S+, started all at once; ", told)
-    assert told.endswith("; `penstock schedule show past` tells how far it is\n")
+    reported = shell.out("schedule", "backfill", "past", "2026-01-01T00:00:00", "2026-01-03T23:00:00")
+    assert re.match(r"past: 3 times, 2026-01-0\S+ to 2026-01-0\S+, started all at once; ", reported)
+    assert reported.endswith("; `penstock schedule show past` tells how far it is\n")
     shell.out("schedule", "delete", "past")
 
 
@@ -306,9 +306,9 @@ def test_a_batch_that_was_waited_for_tells_reasons(shell: Shell, tmp_path: Path)
     file = tmp_path / "items.jsonl"
     items = [{"definitionId": "failing", "variables": {"zero": 0}}, *[{"definitionId": "nobody"}] * 4]
     file.write_text("".join(json.dumps(item) + "\n" for item in items))
-    told = shell.run("batch", "start", file, "--wait")
-    id, *reasons = told.stderr.splitlines()
-    assert (told.exit_code, told.stdout) == (1, "DONE: 1 failed, 4 refused, of 5\n")
+    reported = shell.run("batch", "start", file, "--wait")
+    id, *reasons = reported.stderr.splitlines()
+    assert (reported.exit_code, reported.stdout) == (1, "DONE: 1 failed, 4 refused, of 5\n")
     assert re.fullmatch(r"item 0 FAILED: [0-9a-f]+: .*zero.*", reasons[0])
     assert [line.partition(": ")[0] for line in reasons[1:-1]] == [f"item {n} REFUSED" for n in (1, 2, 3)]
     assert "nobody" in reasons[1]
@@ -334,8 +334,8 @@ def test_a_batch_is_started_from_a_file_followed_and_cancelled(shell: Shell, tmp
     file.write_text('{"definitionId": "nobody"}\n')
     refused = shell.run("batch", "start", file, "--wait")
     assert (refused.exit_code, "DONE: 1 refused, of 1" in refused.output) == (1, True)
-    [told] = shell.out("batch", "results", shell.out("batch", "list", "--limit", "1").split()[5]).splitlines()
-    assert json.loads(told)["error"] == "not-found"
+    [reported] = shell.out("batch", "results", shell.out("batch", "list", "--limit", "1").split()[5]).splitlines()
+    assert json.loads(reported)["error"] == "not-found"
     file.write_text('{"n": 1}\n[]\n')
     assert "line 2: " in shell.run("batch", "start", file, "-d", "claim").output
     assert "No such file" in shell.run("batch", "start", tmp_path / "none").output

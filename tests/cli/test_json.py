@@ -65,7 +65,7 @@ def test_every_command_takes_json_but_those_that_run_on() -> None:
     assert {name for name, options in FOUND.items() if "--json" not in options} == RUN_ON | HANDS_ON
 
 
-class Told:
+class Reported:
     """Runs commands with `--json` and gives what they answered; remembers which were run."""
 
     def __init__(self, url: str, dsn: str, directory: Path) -> None:
@@ -106,105 +106,107 @@ def dsn(postgres_server: PostgresServer) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def told(dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
+def reported(dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reported]:
     directory = tmp_path_factory.mktemp("engine")
     running = RunningEngine(dsn, directory / "log")
     try:
         running.start()
         with psycopg.connect(dsn) as connection:
             connection.execute(SESSION)
-        yield Told(running.url, dsn, directory)
+        yield Reported(running.url, dsn, directory)
     finally:
         running.close()
 
 
 @pytest.mark.slow(reason="each command in a process")
-def test_every_command_that_takes_json_answers_with_it(told: Told, dsn: str, tmp_path: Path) -> None:
+def test_every_command_that_takes_json_answers_with_it(reported: Reported, dsn: str, tmp_path: Path) -> None:
     for drive in (_definitions, _instances, _batches, _bulk, _flow, _access, _offline):
-        drive(told, tmp_path)
-    _requests(told, dsn)
-    _runs(told, dsn, tmp_path)
-    assert told.seen == FOUND.keys() - RUN_ON - HANDS_ON - SHOWN_ELSEWHERE
+        drive(reported, tmp_path)
+    _requests(reported, dsn)
+    _runs(reported, dsn, tmp_path)
+    assert reported.seen == FOUND.keys() - RUN_ON - HANDS_ON - SHOWN_ELSEWHERE
 
 
-def _definitions(told: Told, directory: Path) -> None:
+def _definitions(reported: Reported, directory: Path) -> None:
     files = [directory / f"{name}.json" for name in ("claim", "other", "text")]
     bodies = ({"id": "claim", "name": "Claim"}, {"id": "claim", "name": "Other"}, {"id": "text", "name": "Text"})
     for file, body in zip(files, bodies, strict=True):
         file.write_text(json.dumps({**body, "steps": STEPS}))
-    made = told.lines("definition", "upload", *files)
+    made = reported.lines("definition", "upload", *files)
     assert [(each["id"], each["version"]) for each in made] == [("claim", 1), ("claim", 2), ("text", 1)]
-    assert [each["id"] for each in told.one("definition", "list")] == ["claim", "text"]
-    assert told.one("definition", "show", "claim", "--version", 1)["name"] == "Claim"
-    different = told.one("definition", "diff", "claim", "--from", 1, "--to", 2, code=1)
+    assert [each["id"] for each in reported.one("definition", "list")] == ["claim", "text"]
+    assert reported.one("definition", "show", "claim", "--version", 1)["name"] == "Claim"
+    different = reported.one("definition", "diff", "claim", "--from", 1, "--to", 2, code=1)
     assert (different["same"], '+  "name": "Other",' in different["lines"]) == (False, True)
-    assert told.one("definition", "diff", "claim", files[1]) == {"same": True, "lines": []}
-    assert told.one("definition", "impact", files[0])["versions"] == []
-    assert told.one("definition", "activate", "claim", 2)["version"] == 2
-    assert told.lines("definition", "delete", "claim", code=1) == []
-    exported = told.one("definition", "export", directory / "kept")
+    assert reported.one("definition", "diff", "claim", files[1]) == {"same": True, "lines": []}
+    assert reported.one("definition", "impact", files[0])["versions"] == []
+    assert reported.one("definition", "activate", "claim", 2)["version"] == 2
+    assert reported.lines("definition", "delete", "claim", code=1) == []
+    exported = reported.one("definition", "export", directory / "kept")
     assert [(each["id"], each["version"]) for each in exported] == [("claim", 2), ("text", 1)]
-    assert [each["id"] for each in told.one("definition", "import", directory / "kept")] == ["claim", "text"]
+    assert [each["id"] for each in reported.one("definition", "import", directory / "kept")] == ["claim", "text"]
 
 
-def _instances(told: Told, directory: Path) -> None:
+def _instances(reported: Reported, directory: Path) -> None:
     def start(*more: object) -> str:
-        return str(told.one("instance", "start", "claim", "--version", 1, *more)["id"])
+        return str(reported.one("instance", "start", "claim", "--version", 1, *more)["id"])
 
     first, second = start("--business-key", "C-1"), start()
-    assert {each["id"] for each in told.one("instance", "list")} == {first, second}
-    assert told.one("instance", "show", first)["instance"]["businessKey"] == "C-1"
-    assert told.one("instance", "tree", first)["id"] == first
-    assert told.one("instance", "priority", first, 2)["id"] == first
-    possible = told.lines("instance", "migrate", first, second, "--version", 2, "--dry-run")
+    assert {each["id"] for each in reported.one("instance", "list")} == {first, second}
+    assert reported.one("instance", "show", first)["instance"]["businessKey"] == "C-1"
+    assert reported.one("instance", "tree", first)["id"] == first
+    assert reported.one("instance", "priority", first, 2)["id"] == first
+    possible = reported.lines("instance", "migrate", first, second, "--version", 2, "--dry-run")
     assert [each["possible"] for each in possible] == [True, True]
-    assert told.one("instance", "migrate", second, "--timers", "from_now")["definitionVersion"] == 2
-    assert told.one("instance", "skip", first, "check")["currentStepIds"] == ["approve"]
-    assert told.one("instance", "edit", first, '{"sum": 3}')["variables"] == {"sum": 3}
-    assert told.one("instance", "move", first, "approve", "check")["currentStepIds"] == ["check"]
-    _jobs(told, first)
-    assert told.one("instance", "retry", first)["status"] == "ACTIVE"
-    told.one("instance", "skip", first, "check")
-    assert told.one("instance", "complete", first, "approve")["completed"]
-    assert told.one("instance", "signal", first, "paid")["signalled"]
-    assert told.lines("instance", "watch", first)[-1]["status"] == "COMPLETED"
-    assert [each["status"] for each in told.lines("instance", "cancel", second, start())] == ["CANCELLED"] * 2
+    assert reported.one("instance", "migrate", second, "--timers", "from_now")["definitionVersion"] == 2
+    assert reported.one("instance", "skip", first, "check")["currentStepIds"] == ["approve"]
+    assert reported.one("instance", "edit", first, '{"sum": 3}')["variables"] == {"sum": 3}
+    assert reported.one("instance", "move", first, "approve", "check")["currentStepIds"] == ["check"]
+    _jobs(reported, first)
+    assert reported.one("instance", "retry", first)["status"] == "ACTIVE"
+    reported.one("instance", "skip", first, "check")
+    assert reported.one("instance", "complete", first, "approve")["completed"]
+    assert reported.one("instance", "signal", first, "paid")["signalled"]
+    assert reported.lines("instance", "watch", first)[-1]["status"] == "COMPLETED"
+    assert [each["status"] for each in reported.lines("instance", "cancel", second, start())] == ["CANCELLED"] * 2
 
 
-def _jobs(told: Told, instance: str) -> None:
+def _jobs(reported: Reported, instance: str) -> None:
     """A job of the instance fails for good; those of others are given back."""
-    assert instance in {each["instanceId"] for each in told.one("job", "list", "waiting", "--job-type", "claim.check")}
-    with SyncClient(told.url) as client:
+    assert instance in {
+        each["instanceId"] for each in reported.one("job", "list", "waiting", "--job-type", "claim.check")
+    }
+    with SyncClient(reported.url) as client:
         polled = {each.instance_id: each for each in client.poll_jobs("w", ["claim.check"], max_jobs=10, wait_s=20)}
         job = polled[instance]
         client.heartbeat_job(job.id, "w", attempt=job.attempt, checkpoint=7)
-        assert told.one("job", "forget-checkpoint", job.id) == {"id": job.id, "checkpoint": None}
+        assert reported.one("job", "forget-checkpoint", job.id) == {"id": job.id, "checkpoint": None}
         client.fail_job(job.id, "w", "no", retryable=False, attempt=job.attempt)
-    assert [each["reason"] for each in told.one("job", "attempts", job.id)] == ["no"]
-    assert [each["instanceId"] for each in told.one("job", "failed")] == [instance]
-    assert isinstance(told.one("worker", "list"), list)
-    assert isinstance(told.one("audit"), list)
-    assert {each["jobType"] for each in told.one("job", "types")} <= {"claim.check"}
-    [row] = [each for each in told.one("attention", "list") if each["kind"] == "failures"]
-    assert told.one("attention", "acknowledge", row["key"], "--note", "seen")["acknowledged"]
-    [row] = [each for each in told.one("attention", "list") if each["kind"] == "failures"]
+    assert [each["reason"] for each in reported.one("job", "attempts", job.id)] == ["no"]
+    assert [each["instanceId"] for each in reported.one("job", "failed")] == [instance]
+    assert isinstance(reported.one("worker", "list"), list)
+    assert isinstance(reported.one("audit"), list)
+    assert {each["jobType"] for each in reported.one("job", "types")} <= {"claim.check"}
+    [row] = [each for each in reported.one("attention", "list") if each["kind"] == "failures"]
+    assert reported.one("attention", "acknowledge", row["key"], "--note", "seen")["acknowledged"]
+    [row] = [each for each in reported.one("attention", "list") if each["kind"] == "failures"]
     assert row["acknowledged"]["note"] == "seen"
-    assert not told.one("attention", "withdraw", row["key"])["acknowledged"]
+    assert not reported.one("attention", "withdraw", row["key"])["acknowledged"]
 
 
-def _batches(told: Told, directory: Path) -> None:
+def _batches(reported: Reported, directory: Path) -> None:
     items = directory / "items.jsonl"
     items.write_text('{"definitionId": "nobody"}\n')
-    made = told.one("batch", "start", items)
-    assert (made["total"], told.one("batch", "show", made["id"], "--wait", code=1)["refused"]) == (1, 1)
-    assert [each["id"] for each in told.one("batch", "list")] == [made["id"]]
-    assert [each["state"] for each in told.lines("batch", "results", made["id"])] == ["REFUSED"]
+    made = reported.one("batch", "start", items)
+    assert (made["total"], reported.one("batch", "show", made["id"], "--wait", code=1)["refused"]) == (1, 1)
+    assert [each["id"] for each in reported.one("batch", "list")] == [made["id"]]
+    assert [each["state"] for each in reported.lines("batch", "results", made["id"])] == ["REFUSED"]
     items.write_text('{"definitionId": "claim", "delay": "PT1H"}\n')
-    assert told.one("batch", "cancel", told.one("batch", "start", items)["id"])["state"] == "CANCELLING"
+    assert reported.one("batch", "cancel", reported.one("batch", "start", items)["id"])["state"] == "CANCELLING"
 
 
-def _bulk(told: Told, directory: Path) -> None:
-    ids = [told.one("instance", "start", "claim")["id"] for _ in range(2)]
+def _bulk(reported: Reported, directory: Path) -> None:
+    ids = [reported.one("instance", "start", "claim")["id"] for _ in range(2)]
     which = (*(word for id in ids for word in ("--id", id)), "--yes")
     for act, words in {
         "edit": ('{"sum": 4}',),
@@ -215,96 +217,100 @@ def _bulk(told: Told, directory: Path) -> None:
         "retry": (),
         "cancel": (),
     }.items():
-        done = told.one("bulk", act, *words, *which, "--detach")
+        done = reported.one("bulk", act, *words, *which, "--detach")
         assert (done["action"], done["total"]) == (act, 2)
-        last = told.one("bulk", "show", done["id"])
+        last = reported.one("bulk", "show", done["id"])
         assert last["id"] == done["id"]
-    assert told.one("bulk", "cancel", "-f", "definition=nothing", "--yes", code=1)["count"] == 0
-    assert told.one("bulk", "cancel", "-f", "definition=claim", "--dry-run")["count"] > 0
-    assert told.one("bulk", "stop", told.one("bulk", "list")[0]["id"])["action"] == "cancel"
+    assert reported.one("bulk", "cancel", "-f", "definition=nothing", "--yes", code=1)["count"] == 0
+    assert reported.one("bulk", "cancel", "-f", "definition=claim", "--dry-run")["count"] > 0
+    assert reported.one("bulk", "stop", reported.one("bulk", "list")[0]["id"])["action"] == "cancel"
 
 
-def _requests(told: Told, dsn: str) -> None:
+def _requests(reported: Reported, dsn: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as program:
-        told.settled("migrate", "--may-start", program.info.user)
+        reported.settled("migrate", "--may-start", program.info.user)
         with program.transaction():
             ((instance,),) = program.execute("SELECT penstock_start('claim', '{\"sum\": 3}')").fetchall()
             ((number,),) = program.execute("SELECT penstock_signal(%s, 'no such step')", [instance]).fetchall()
-    wait_until(lambda: told.one("requests", "list") != [])  # the engine was woken, and has carried out both
-    with SyncClient(told.url) as client:
+    wait_until(lambda: reported.one("requests", "list") != [])  # the engine was woken, and has carried out both
+    with SyncClient(reported.url) as client:
         assert client.get_instance(instance).variables == {"sum": 3}
-    (failed,) = told.one("requests", "list")
+    (failed,) = reported.one("requests", "list")
     assert (failed["id"], failed["operation"], failed["error"]) == (str(number), "signal", "conflict")
-    assert told.one("requests", "list", "--waiting") == []
-    assert told.one("requests", "retry", number) == {"id": str(number)}
-    wait_until(lambda: told.one("requests", "list") != [])
-    assert told.one("requests", "drop", number) == {"id": str(number)}
-    assert told.one("requests", "list") == []
-    assert told.lines("requests", "drop", number, code=1) == []
+    assert reported.one("requests", "list", "--waiting") == []
+    assert reported.one("requests", "retry", number) == {"id": str(number)}
+    wait_until(lambda: reported.one("requests", "list") != [])
+    assert reported.one("requests", "drop", number) == {"id": str(number)}
+    assert reported.one("requests", "list") == []
+    assert reported.lines("requests", "drop", number, code=1) == []
 
 
-def _flow(told: Told, directory: Path) -> None:
-    assert told.one("queue", "set", "mail", '{"jobTypes": ["mail"], "concurrency": 5}')["name"] == "mail"
-    assert [each["name"] for each in told.one("queue", "list")] == ["mail"]
-    assert told.one("queue", "pause", "mail")["policy"]["paused"] is True
-    assert told.one("queue", "resume", "mail")["policy"].get("paused") in (False, None)
-    assert told.one("queue", "show", "mail")["policy"]["concurrency"] == 5
-    assert told.one("queue", "delete", "mail") == {"name": "mail", "deleted": True}
-    assert len(told.one("schedule", "preview", "--cron", "0 2 * * *", "--count", 3)["times"]) == 3
-    assert told.one("schedule", "set", "nightly", "claim", "--cron", "0 2 * * *")["id"] == "nightly"
-    assert [each["id"] for each in told.one("schedule", "list")] == ["nightly"]
-    assert len(told.one("schedule", "next", "nightly")) == 10
-    assert told.one("schedule", "pause", "nightly")["paused"] is True
-    assert told.one("schedule", "resume", "nightly")["paused"] is False
-    assert told.one("schedule", "trigger", "nightly")["outcome"]
+def _flow(reported: Reported, directory: Path) -> None:
+    assert reported.one("queue", "set", "mail", '{"jobTypes": ["mail"], "concurrency": 5}')["name"] == "mail"
+    assert [each["name"] for each in reported.one("queue", "list")] == ["mail"]
+    assert reported.one("queue", "pause", "mail")["policy"]["paused"] is True
+    assert reported.one("queue", "resume", "mail")["policy"].get("paused") in (False, None)
+    assert reported.one("queue", "show", "mail")["policy"]["concurrency"] == 5
+    assert reported.one("queue", "delete", "mail") == {"name": "mail", "deleted": True}
+    assert len(reported.one("schedule", "preview", "--cron", "0 2 * * *", "--count", 3)["times"]) == 3
+    assert reported.one("schedule", "set", "nightly", "claim", "--cron", "0 2 * * *")["id"] == "nightly"
+    assert [each["id"] for each in reported.one("schedule", "list")] == ["nightly"]
+    assert len(reported.one("schedule", "next", "nightly")) == 10
+    assert reported.one("schedule", "pause", "nightly")["paused"] is True
+    assert reported.one("schedule", "resume", "nightly")["paused"] is False
+    assert reported.one("schedule", "trigger", "nightly")["outcome"]
     past = ("2026-01-01T00:00:00+00:00", "2026-01-01T12:00:00+00:00")
-    assert told.one("schedule", "backfill", "nightly", *(each[:19] for each in past))["id"] == "nightly"
-    assert told.one("schedule", "show", "nightly")["cron"] == ["0 2 * * *"]
-    assert told.one("schedule", "delete", "nightly") == {"id": "nightly", "deleted": True}
-    assert told.one("declaration", "list") == []
-    assert told.lines("declaration", "apply", "schedule", "nightly", code=1) == []
-    assert told.one("message", "publish", "paid", "C-9")["kept"] is True
-    assert [each["name"] for each in told.one("message", "list")] == ["paid"]
+    assert reported.one("schedule", "backfill", "nightly", *(each[:19] for each in past))["id"] == "nightly"
+    assert reported.one("schedule", "show", "nightly")["cron"] == ["0 2 * * *"]
+    assert reported.one("schedule", "delete", "nightly") == {"id": "nightly", "deleted": True}
+    assert reported.one("declaration", "list") == []
+    assert reported.lines("declaration", "apply", "schedule", "nightly", code=1) == []
+    assert reported.one("message", "publish", "paid", "C-9")["kept"] is True
+    assert [each["name"] for each in reported.one("message", "list")] == ["paid"]
 
 
-def _access(told: Told, directory: Path) -> None:
-    made = told.settled("token", "new", "ann", "--role", "viewer")
+def _access(reported: Reported, directory: Path) -> None:
+    made = reported.settled("token", "new", "ann", "--role", "viewer")
     assert (made["name"], made["roles"], made["token"].startswith("pst_")) == ("ann", "viewer", True)
-    offline = told.one("token", "new", "bob", "--role", "viewer", "--offline")
+    offline = reported.one("token", "new", "bob", "--role", "viewer", "--offline")
     assert offline["apiTokens"].startswith("bob=viewer=sha256:")
-    assert [each["id"] for each in told.settled("token", "list")] == [made["id"]]
-    assert told.settled("token", "revoke", made["id"])["revoked"]
-    assert [each["id"] for each in told.settled("session", "list")] == [told.session]
-    assert told.settled("session", "end", told.session)["name"] == "token:ann"
-    assert told.settled("migrate")["version"] == SCHEMA_VERSION
-    assert told.settled("requeue") == {"returned": 0, "dispatchMode": "polling"}
-    assert "ok" in {each["verdict"] for each in told.settled("doctor", code=None)}  # a test's server is no durable one
-    settings = {each["name"]: each for each in told.settled("config", "show")["settings"]}
+    assert [each["id"] for each in reported.settled("token", "list")] == [made["id"]]
+    assert reported.settled("token", "revoke", made["id"])["revoked"]
+    assert [each["id"] for each in reported.settled("session", "list")] == [reported.session]
+    assert reported.settled("session", "end", reported.session)["name"] == "token:ann"
+    assert reported.settled("migrate")["version"] == SCHEMA_VERSION
+    assert reported.settled("requeue") == {"returned": 0, "dispatchMode": "polling"}
+    assert "ok" in {
+        each["verdict"] for each in reported.settled("doctor", code=None)
+    }  # a test's server is no durable one
+    settings = {each["name"]: each for each in reported.settled("config", "show")["settings"]}
     assert settings["postgres_dsn"]["source"] == "WE_POSTGRES_DSN"
 
 
-def _offline(told: Told, directory: Path) -> None:
+def _offline(reported: Reported, directory: Path) -> None:
     file = directory / "claim.json"
-    assert told.settled("validate", file) == {"valid": True, "problems": []}
-    assert told.one("draw", file)["picture"].startswith("flowchart TD")
-    assert told.one("expr", "${a > 2}", '{"a": 3}') is True
-    assert told.one("version") == {"version": __version__, "compiled": False}
+    assert reported.settled("validate", file) == {"valid": True, "problems": []}
+    assert reported.one("draw", file)["picture"].startswith("flowchart TD")
+    assert reported.one("expr", "${a > 2}", '{"a": 3}') is True
+    assert reported.one("version") == {"version": __version__, "compiled": False}
     (directory / "body.py").write_text("")
-    assert told.one("lint", directory / "body.py") == []
-    assert "CREATE TABLE" in told.one("runs", "step-table")["sql"]
+    assert reported.one("lint", directory / "body.py") == []
+    assert "CREATE TABLE" in reported.one("runs", "step-table")["sql"]
 
 
-def _runs(told: Told, dsn: str, directory: Path) -> None:
+def _runs(reported: Reported, dsn: str, directory: Path) -> None:
     program = Program(directory, ORDER + STARTS)
     program.environment["PENSTOCK_AT"] = dsn
     assert ended(program.start())[0] == 0
-    assert [each["id"] for each in told.one("runs", "list", "order")] == ["o-1"]
-    assert told.one("runs", "show", "o-1")["status"] == "ACTIVE"
-    assert told.one("runs", "send", "o-1", "approved", '"ann"') == {"id": "o-1", "sent": "approved"}
+    assert [each["id"] for each in reported.one("runs", "list", "order")] == ["o-1"]
+    assert reported.one("runs", "show", "o-1")["status"] == "ACTIVE"
+    assert reported.one("runs", "send", "o-1", "approved", '"ann"') == {"id": "o-1", "sent": "approved"}
     call = ("runs", "ask", "o-1", "set_limit", 5, "--update-id", "u-1", "--timeout", 0)
-    assert told.one(*call, code=3) == {"id": "u-1", "status": "PENDING", "value": None, "reason": None}
-    assert [each["kind"] for each in told.lines("runs", "journal", "o-1")] == ["message", "asked"]
-    saved = told.one("runs", "save", "o-1", directory / "kept.json")
+    assert reported.one(*call, code=3) == {"id": "u-1", "status": "PENDING", "value": None, "reason": None}
+    assert [each["kind"] for each in reported.lines("runs", "journal", "o-1")] == ["message", "asked"]
+    saved = reported.one("runs", "save", "o-1", directory / "kept.json")
     assert (saved["workflow"], saved["records"]) == ("order", 2)
-    assert told.one("runs", "cancel", "o-1", "--force") == {"id": "o-1", "cancelled": True, "forced": True}
-    assert told.lines("runs", "adopt", "order", code=1) == []  # no App without a name has served it: that is no JSON
+    assert reported.one("runs", "cancel", "o-1", "--force") == {"id": "o-1", "cancelled": True, "forced": True}
+    assert (
+        reported.lines("runs", "adopt", "order", code=1) == []
+    )  # no App without a name has served it: that is no JSON

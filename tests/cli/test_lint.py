@@ -51,7 +51,7 @@ def test_as_json(lint, tmp_path):
         (b"(" * 2_000, "shop/broken.py"),
     ],
 )
-def test_what_is_no_python_is_told_and_the_rest_checked(lint, tmp_path, content, said):
+def test_what_is_no_python_is_reported_and_the_rest_checked(lint, tmp_path, content, said):
     (tmp_path / "shop" / "broken.py").write_bytes(content)
     (tmp_path / "shop" / "bad.py").write_text(BAD)
     result = lint("shop")
@@ -60,7 +60,7 @@ def test_what_is_no_python_is_told_and_the_rest_checked(lint, tmp_path, content,
     assert "shop/bad.py:5: clock" in result.stdout
 
 
-def test_a_file_that_is_not_there_is_told(lint):
+def test_a_file_that_is_not_there_is_reported(lint):
     result = lint("nowhere.py")
     assert result.exit_code == 2
     assert "nowhere.py" in result.stderr

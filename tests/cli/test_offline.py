@@ -51,7 +51,7 @@ def test_valid_definitions_say_nothing():
     assert (result.exit_code, result.output) == (0, "")
 
 
-def test_every_problem_is_told_with_its_file_and_place(wrong):
+def test_every_problem_is_reported_with_its_file_and_place(wrong):
     result = penstock("validate", EXAMPLES / "loan-process.json", wrong)
     assert result.exit_code == 1
     assert result.stdout.splitlines() == [
@@ -76,7 +76,7 @@ def test_the_verdict_as_json(wrong):
     }
 
 
-def test_hints_are_told_and_change_no_verdict(tmp_path, wrong):
+def test_hints_are_reported_and_change_no_verdict(tmp_path, wrong):
     steps = [{"id": "ask", "name": "Ask", "type": "USER_TASK", "nextStep": "end", "duration": "PT1H"}]
     steps += [{"id": "end", "name": "End", "type": "END"}]
     file = tmp_path / "odd.json"
@@ -206,17 +206,17 @@ def test_an_expression_that_fails_tells_the_place():
 
 
 @pytest.mark.parametrize(
-    ("variables", "told"),
+    ("variables", "reported"),
     [
         ("[1]", "variables: must be a JSON object\n"),
         ("{", "variables: not JSON: Expecting property name"),
         ('{"a": 1, "a": 2}', 'variables: the key "a" stands here more than once\n'),
     ],
 )
-def test_variables_must_be_an_object(variables, told):
+def test_variables_must_be_an_object(variables, reported):
     result = penstock("expr", "a", variables)
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.startswith(told)
+    assert result.stderr.startswith(reported)
 
 
 @pytest.mark.parametrize("as_json", [False, True])

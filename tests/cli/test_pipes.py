@@ -32,8 +32,8 @@ def left(process: subprocess.Popen[str]) -> tuple[int, str]:
     assert process.stderr is not None
     with process:
         process.stdout.close()
-        told = process.stderr.read()
-        return process.wait(ENDED_S), told
+        reported = process.stderr.read()
+        return process.wait(ENDED_S), reported
 
 
 @pytest.mark.parametrize(
@@ -52,12 +52,12 @@ def test_a_command_whose_reader_has_gone_ends_quietly(words: list[str], python: 
 
 
 @pytest.mark.parametrize("words", [["version"], ["--help"], ["serve", "--help"], ["config", "show"]])
-def test_a_full_disk_is_told_in_a_line(words: list[str]) -> None:
+def test_a_full_disk_is_reported_in_a_line(words: list[str]) -> None:
     command = [sys.executable, "-m", "penstock", *words]
     with Path("/dev/full").open("w") as full:
         ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=ENDED_S, check=False)
-    told = "penstock: what it prints can't be written: No space left on device\n"
-    assert (ended.returncode, ended.stderr) == (1, told)
+    reported = "penstock: what it prints can't be written: No space left on device\n"
+    assert (ended.returncode, ended.stderr) == (1, reported)
 
 
 def test_a_pipe_that_is_read_gets_all_of_it() -> None:
@@ -82,8 +82,8 @@ def test_commands_on_an_engine_end_quietly_too(engine: RunningEngine, tmp_path: 
         ("instance", "list", "--limit", "1"), ("instance", "list", "--json"), ("batch", "results", batch.id),
         ("queue", "list"), ("instance", "start", "linear"),
     ):  # fmt: skip
-        code, told = left(begun(*words, url=engine.url))
-        assert (words, code, told.partition("there are more")[0]) == (words, 141, "")
+        code, reported = left(begun(*words, url=engine.url))
+        assert (words, code, reported.partition("there are more")[0]) == (words, 141, "")
 
 
 @pytest.mark.slow(reason="commands in processes")

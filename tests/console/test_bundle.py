@@ -113,12 +113,12 @@ def test_what_is_loaded_first_is_small() -> None:
     assert 0 < packed("../vendor/*.js") <= LAYOUT_MAX_BYTES
 
 
-def test_licences_of_all_that_is_inside_are_told() -> None:
-    told = (STATIC / "THIRD-PARTY.txt").read_text()
+def test_licences_of_all_that_is_inside_are_reported() -> None:
+    reported = (STATIC / "THIRD-PARTY.txt").read_text()
     lock = json.loads((SOURCES / "package-lock.json").read_text())["packages"]
     shipped = {path.removeprefix("node_modules/") for path, about in lock.items() if path and not about.get("dev")}
     assert {"react", "react-dom", "elkjs", "@fontsource-variable/inter", "@codemirror/view", "@lezer/common"} <= shipped
-    missing = {name for name in shipped if not re.search(rf"^{re.escape(name)} \d", told, re.MULTILINE)}
+    missing = {name for name in shipped if not re.search(rf"^{re.escape(name)} \d", reported, re.MULTILINE)}
     assert missing == {name for name in missing if lock[f"node_modules/{name}"].get("optional")}
-    assert "Eclipse Public License" in told
-    assert "SIL OPEN FONT LICENSE" in told
+    assert "Eclipse Public License" in reported
+    assert "SIL OPEN FONT LICENSE" in reported

@@ -19,7 +19,7 @@ def test_definitions_keep_every_byte_that_no_edit_is_about() -> None:
     assert differences(texts) == []
 
 
-def test_what_differs_is_told() -> None:
+def test_what_differs_is_reported() -> None:
     """The check itself sees a way that is missing."""
     (text,) = randomly(1)
     assert other_ways(text, []) != []

@@ -74,7 +74,7 @@ class Machine(Simulation):
         return outcome
 
     @property
-    def told(self) -> list[Json]:
+    def reported(self) -> list[Json]:
         """What the jobs of open handlers are told, in order of entry."""
         by_token = {token: position for position, token in self.handlers.items()}
         found: list[Json] = []

@@ -43,7 +43,7 @@ def run(machine: Machine, *steps: str) -> None:
         machine.complete(step, {step: True})
 
 
-def test_everything_wrong_with_compensation_is_told_at_once() -> None:
+def test_everything_wrong_with_compensation_is_reported_at_once() -> None:
     wrong: Any = {"retryCount": -1, "nextStep": "b", "timeout": "soon", "retryOn": ["A"], "noRetryOn": ["A"]}
     assert problems(
         task("a", "b", compensation=wrong),
@@ -114,10 +114,10 @@ def test_what_completed_is_undone_in_reverse_order_one_by_one() -> None:
     machine.complete("hotel", None)
     machine.fail("card", retryable=False)
     assert machine.open == ["hotel/compensation"]
-    assert machine.told == [{"stepId": "hotel", "output": None}]
+    assert machine.reported == [{"stepId": "hotel", "output": None}]
     machine.complete("hotel/compensation", {"refunded": 80})
     assert machine.open == ["flight/compensation"]
-    assert machine.told == [{"stepId": "flight", "output": {"seat": "1A"}}]
+    assert machine.reported == [{"stepId": "flight", "output": {"seat": "1A"}}]
     machine.complete("flight/compensation")
     assert machine.open == ["sorry"]
     assert machine.variables == {"seat": "1A", "refunded": 80}
@@ -144,7 +144,7 @@ def test_a_compensate_with_nothing_to_undo_is_passed() -> None:
 def test_what_this_very_advance_completed_is_undone_too() -> None:
     machine = Machine(definition(undoable("a", "undo"), compensate("undo"), end()))
     machine.complete("a", {"x": 1})
-    assert machine.told == [{"stepId": "a", "output": {"x": 1}}]
+    assert machine.reported == [{"stepId": "a", "output": {"x": 1}}]
 
 
 def test_each_round_of_a_loop_is_undone_once() -> None:
@@ -157,7 +157,7 @@ def test_each_round_of_a_loop_is_undone_once() -> None:
         machine.complete("a", {"n": n})
     seen: list[object] = []
     while machine.status is InstanceStatus.ACTIVE:
-        seen += machine.told
+        seen += machine.reported
         run(machine, "a/compensation")
     assert seen == [{"stepId": "a", "output": {"n": n}} for n in (3, 2, 1)]
 
@@ -204,7 +204,7 @@ def test_a_retry_goes_on_at_the_handler_that_failed() -> None:
     assert (machine.failure, machine.instance.failure_code) == ("compensation of step 'hotel' failed: no line", "GONE")
     machine.retry()
     assert machine.open == ["hotel/compensation"]
-    assert machine.told == [{"stepId": "hotel", "output": {"hotel": True}}]
+    assert machine.reported == [{"stepId": "hotel", "output": {"hotel": True}}]
     run(machine, "hotel/compensation", "flight/compensation", "sorry")
     assert machine.status is InstanceStatus.COMPLETED
 
@@ -310,6 +310,6 @@ def test_a_call_is_undone_by_its_handler() -> None:
     )  # fmt: skip
     machine = Machine(body)
     machine.child_ended(machine.at("ship"), InstanceStatus.COMPLETED, {"parcel": 7})
-    assert machine.told == [{"stepId": "ship", "output": {"parcel": 7}}]
+    assert machine.reported == [{"stepId": "ship", "output": {"parcel": 7}}]
     run(machine, "ship/compensation")
     assert machine.status is InstanceStatus.COMPLETED

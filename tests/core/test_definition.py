@@ -466,9 +466,9 @@ def test_the_definition_in_the_docs_is_valid() -> None:
 def test_the_limits_in_the_docs_are_those_of_the_code() -> None:
     limits = DefinitionLimits()
     text = (EXAMPLES.with_name("docs") / "definitions.md").read_text().split("## Limits")[1]
-    told = {int(number.replace(",", "")) for number in re.findall(r"\d[\d,]*", text)}
+    reported = {int(number.replace(",", "")) for number in re.findall(r"\d[\d,]*", text)}
     mebibytes, kibibytes = limits.body_max_bytes // 2**20, limits.metadata_max_bytes // 2**10
-    assert told >= {*msgspec.structs.astuple(limits), mebibytes, kibibytes} - {
+    assert reported >= {*msgspec.structs.astuple(limits), mebibytes, kibibytes} - {
         limits.body_max_bytes,
         limits.metadata_max_bytes,
     }

@@ -123,7 +123,7 @@ def test_blocks_are_those_of_the_definition_by_search(given_graph: tuple[Success
             assert blocks.inside(index) == branches - after
 
 
-def test_ten_thousand_steps_in_a_thousand_blocks_are_told_apart() -> None:
+def test_ten_thousand_steps_in_a_thousand_blocks_are_distinguished() -> None:
     successors: list[list[int]] = []
     gateways: dict[int, Gateway] = {}
     for first in range(0, 10_000, 10):

@@ -22,9 +22,9 @@ def test_a_question_is_answered_with_the_times_it_says(title: str) -> None:
     section = SECTIONS[title]
     [body] = re.findall(r"```json\n(.*?)```", section, re.DOTALL)
     spec = msgspec.json.decode(body, type=ScheduleSpec)
-    told = [line for line in section.splitlines() if line.startswith("After ")]
-    assert told
-    for line in told:
+    reported = [line for line in section.splitlines() if line.startswith("After ")]
+    assert reported
+    for line in reported:
         after, *expected = [datetime.fromisoformat(text) for text in TIME.findall(line)]
         rules = read_rules("page", check_spec("page", spec, after).decode())
         found = [at for at, _ in zip(rules.times.after(after), expected, strict=False)]

@@ -30,7 +30,7 @@ def problems(start: object) -> list[str]:
     return [str(problem) for problem in caught.value.problems]
 
 
-def test_everything_wrong_is_told_at_once() -> None:
+def test_everything_wrong_is_reported_at_once() -> None:
     assert problems([]) == ["start: must be an object, not an array"]
     assert problems({
         "startAt": 7,

@@ -375,7 +375,7 @@ def test_more_problems_than_the_limit_are_counted() -> None:
     assert found[-1] == ("", "and 17 more problems")
 
 
-def test_blocks_too_entangled_to_tell_apart_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_too_entangled_to_distinguish_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graph, "FLOW_VISITS_MAX_COUNT", -1)
     reason = "the branches of the parallel gateways are too entangled to tell what is inside them"
     assert problems_of(fork()) == [("steps", reason)]

@@ -80,7 +80,7 @@ def test_blocks_are_one_shell_that_ends_at_the_first_failure(guides: ModuleType,
 
 
 @pytest.mark.parametrize("said", ["print", "as x.py", 'prints "a" until "b"', 'saved as x prints "a"'])
-def test_what_is_not_understood_is_told(guides: ModuleType, tmp_path: Path, said: str) -> None:
+def test_what_is_not_understood_is_reported(guides: ModuleType, tmp_path: Path, said: str) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"<!-- runs: {said} -->\n```sh\ntrue\n```\n")
     with pytest.raises(guides.Wrong, match=r"page\.md:1"):

@@ -123,8 +123,8 @@ async def test_a_handlers_job_is_told_what_it_undoes(kafka: KafkaDriver) -> None
     await kafka.drain()
     event = kafka.producer.log[2]
     assert (event.job_type, event.step_id) == ("cancel-flight", "flight/compensation")
-    told = {"stepId": "flight", "output": {"seat": "1A"}}
-    assert msgspec.json.decode(event.job_payload) == {"x": 1, "seat": "1A", "compensating": told}
+    reported = {"stepId": "flight", "output": {"seat": "1A"}}
+    assert msgspec.json.decode(event.job_payload) == {"x": 1, "seat": "1A", "compensating": reported}
 
 
 async def test_items_are_told_their_own_and_that_is_kept(kafka: KafkaDriver) -> None:
@@ -133,9 +133,9 @@ async def test_items_are_told_their_own_and_that_is_kept(kafka: KafkaDriver) -> 
     await kafka.upload(body)
     instance = (await kafka.start("each", {"x": 1})).id
     await kafka.drain()
-    told = [event_of(record) for record in kafka.producer.batches[0]]
-    assert [msgspec.json.decode(event.job_payload) for event in told] == [{"x": 1, "n": 5}, {"x": 1, "n": 6}]
-    for price, event in enumerate(told):
+    reported = [event_of(record) for record in kafka.producer.batches[0]]
+    assert [msgspec.json.decode(event.job_payload) for event in reported] == [{"x": 1, "n": 5}, {"x": 1, "n": 6}]
+    for price, event in enumerate(reported):
         (attempt,) = await kafka.engine.attempts.of(event.job_id)
         assert attempt.parameters is not None
         assert msgspec.json.decode(attempt.parameters) == msgspec.json.decode(event.job_payload)

@@ -242,7 +242,7 @@ print(App(order).run(order, id="o-1"))
 """
 
 
-def test_unfit_code_is_told_and_the_old_code_goes_on(directory: Path):
+def test_unfit_code_is_reported_and_the_old_code_goes_on(directory: Path):
     program = Program(directory, BLOCKED)
     first = program.start()
     until(lambda: program.rows(JOURNAL)[:1] == [(DONE, "/0", "charge")], first)

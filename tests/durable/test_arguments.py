@@ -49,7 +49,7 @@ def test_arguments_come_as_the_function_takes_them(text: str, positional: list[A
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         (f'{{"order":{{"number":"7","lines":[]}},{ADDRESS}}}', "order: Expected `int`, got `str` - at `$.number`"),
         (f'{{{ORDER},"to":{{}}}}', "to: 1 validation error for Address"),
@@ -57,10 +57,10 @@ def test_arguments_come_as_the_function_takes_them(text: str, positional: list[A
         ("[1]", "Expected `object`, got `array`"),
     ],
 )
-def test_the_one_that_does_not_fit_is_named(text: str, told: str):
+def test_the_one_that_does_not_fit_is_named(text: str, reported: str):
     with pytest.raises(ValueError) as caught:
         SHIP.arguments(text)
-    assert str(caught.value).startswith(told)
+    assert str(caught.value).startswith(reported)
 
 
 def test_no_argument_is_shared_by_two_calls():

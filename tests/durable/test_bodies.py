@@ -416,7 +416,7 @@ def mute() -> Exception:
         (ValueError("x", object()), "ValueError: ('x', <object object at"),
     ],
 )
-def test_an_error_too_large_to_tell_is_told_in_part(error, said):
+def test_an_error_too_large_to_tell_is_reported_in_part(error, said):
     @step
     async def fails() -> None:
         raise error
@@ -457,7 +457,7 @@ def test_a_removed_step_is_a_mismatch():
         changed(body)
 
 
-def test_an_unfit_recorded_value_is_told_with_path_and_field():
+def test_an_unfit_recorded_value_is_reported_with_path_and_field():
     @step(name="reserve")
     async def now_gives_a_receipt(order: shop.Order) -> shop.Receipt: ...
 

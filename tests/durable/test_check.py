@@ -225,7 +225,7 @@ def test_the_command_replays_what_is_open(directory: Path):
     assert ended(process)[0] == 0
 
 
-def test_what_is_no_code_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_what_is_no_code_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "nothing_here.py").write_text("x = 1\n")
     monkeypatch.chdir(tmp_path)
     for target, text in {

@@ -150,7 +150,7 @@ class FaultyBackend(MemoryBackend):
 
 
 @dataclass
-class Told:
+class Reported:
     """What became of a run."""
 
     row: Row
@@ -168,12 +168,12 @@ class Told:
         return sorted(f"{record.kind.name} {record.path} {record.name}" for record in self.row.records)
 
 
-async def tell_story(monkeypatch: pytest.MonkeyPatch, story: str, fault: Fault, *, twice: bool = False) -> Told:
+async def print_story(monkeypatch: pytest.MonkeyPatch, story: str, fault: Fault, *, twice: bool = False) -> Reported:
     """Runs the order to its end, with as many executors as it takes; two at a time after a take-over."""
     world = World()
     monkeypatch.setattr(durable_order, "world", world)
     database = Database()
-    told = Told(database.start(order, LARGE, id=ID), world)
+    reported = Reported(database.start(order, LARGE, id=ID), world)
 
     async def customer() -> None:
         for sent in STORIES[story]:
@@ -187,53 +187,53 @@ async def tell_story(monkeypatch: pytest.MonkeyPatch, story: str, fault: Fault, 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(customer)
         for _ in range(2):  # a process that dies is started again
-            nursery.start_soon(_process, database, fault, told)
+            nursery.start_soon(_process, database, fault, reported)
         await database.wait_state(ID, "ended", "blocked")
         nursery.cancel_scope.cancel()
-    assert told.row.blocked is None
-    check(told, fault)
-    return told
+    assert reported.row.blocked is None
+    check(reported, fault)
+    return reported
 
 
-async def _process(database: Database, fault: Fault, told: Told) -> None:
+async def _process(database: Database, fault: Fault, reported: Reported) -> None:
     while True:
         with trio.CancelScope() as scope:
-            told.lives += 1
+            reported.lives += 1
             executor = Executor(FaultyBackend(database, fault, scope.cancel), {(order.name, 1): order})
-            executor.steps = InlineSteps(told.begun)
+            executor.steps = InlineSteps(reported.begun)
             await executor.run()
         if not scope.cancelled_caught:
             return
 
 
-def check(told: Told, fault: Fault) -> None:
+def check(reported: Reported, fault: Fault) -> None:
     """What holds however a run came to its end; of its business only when no part of its body was left out."""
-    records, world = told.row.records, told.world
+    records, world = reported.row.records, reported.world
     assert [record.pos for record in records] == sorted(record.pos for record in records)
     stopped = {record.path: record.at - BASE for record in records if record.kind is JournalKind.STOPPED}
-    assert [path for at, path in told.begun if at > stopped.get(path, at)] == [], "a step begins after its stop"
-    kernel = replayed(told, len(records))
+    assert [path for at, path in reported.begun if at > stopped.get(path, at)] == [], "a step begins after its stop"
+    kernel = replayed(reported, len(records))
     assert kernel.result is not None, "replayed from its journal the run does not end"
-    assert (kernel.result.error is None) == (told.end[0] is not None)
+    assert (kernel.result.error is None) == (reported.end[0] is not None)
     if fault.path:  # a nursery that somebody cancels is left without a word, and the body goes on
         return
-    if told.end[0] is None:
+    if reported.end[0] is None:
         assert world.did("release") == world.did("reserve")
         assert world.did("refund") or not world.did("charge")
     else:
         assert [what for what in ("charge", "ship", "refund", "release") if world.did(what)] == ["charge", "ship"]
 
 
-def replayed(told: Told, count: int) -> Kernel:
+def replayed(reported: Reported, count: int) -> Kernel:
     """The run after so many of its records."""
     kernel = Kernel(BASE, RunInfo(ID, order.name, 1, datetime.fromtimestamp(BASE, UTC)))
-    replay(kernel, order.body(told.row.arguments), told.row.records[:count])
+    replay(kernel, order.body(reported.row.arguments), reported.row.records[:count])
     return kernel
 
 
-def open_scopes(told: Told, count: int) -> list[str]:
+def open_scopes(reported: Reported, count: int) -> list[str]:
     """The paths of the scopes that are open after so many records."""
-    kernel = replayed(told, count)
+    kernel = replayed(reported, count)
     found, todo = [], [kernel.root]
     while todo:
         scope = todo.pop()
@@ -252,33 +252,33 @@ def clock(autojump_clock: trio.testing.MockClock) -> trio.testing.MockClock:
 @pytest.mark.parametrize("kind", ["before", "after", "delivered", "unknown", "refused", "overtaken"])
 @pytest.mark.parametrize("story", STORIES)
 async def test_a_failure_at_any_record_changes_nothing(clock, monkeypatch, story, kind):
-    undisturbed = await tell_story(monkeypatch, story, Fault(0, "", left=0))
+    undisturbed = await print_story(monkeypatch, story, Fault(0, "", left=0))
     for count in range(len(undisturbed.row.records)):
         fault = Fault(count, kind)
-        told = await tell_story(monkeypatch, story, fault)
+        reported = await print_story(monkeypatch, story, fault)
         if fault.left:  # the last records were others'
             continue
-        assert told.end == undisturbed.end, count
-        assert told.world.deeds == undisturbed.world.deeds, count
-        again = {kind for kind in told.kinds if kind.startswith("RETRY ")}  # of attempts that the fault has lost
-        assert set(told.kinds) - again == set(undisturbed.kinds), count
+        assert reported.end == undisturbed.end, count
+        assert reported.world.deeds == undisturbed.world.deeds, count
+        again = {kind for kind in reported.kinds if kind.startswith("RETRY ")}  # of attempts that the fault has lost
+        assert set(reported.kinds) - again == set(undisturbed.kinds), count
 
 
 @pytest.mark.parametrize("story", STORIES)
 async def test_each_scope_can_be_cancelled_at_any_record(clock, monkeypatch, story):
-    undisturbed = await tell_story(monkeypatch, story, Fault(0, "", left=0))
+    undisturbed = await print_story(monkeypatch, story, Fault(0, "", left=0))
     cancels = 0
     for count in range(len(undisturbed.row.records)):
         for path in open_scopes(undisturbed, count + 1):
-            told = await tell_story(monkeypatch, story, Fault(count, "cancel", path))
-            cancels += any(record.kind is JournalKind.CANCEL for record in told.row.records)
-            if path == "" and told.end[0] is None and undisturbed.end[0] is not None:
-                assert told.end[2], "a run that was cancelled ends as cancelled"
+            reported = await print_story(monkeypatch, story, Fault(count, "cancel", path))
+            cancels += any(record.kind is JournalKind.CANCEL for record in reported.row.records)
+            if path == "" and reported.end[0] is None and undisturbed.end[0] is not None:
+                assert reported.end[2], "a run that was cancelled ends as cancelled"
     assert cancels > len(undisturbed.row.records)
 
 
 async def test_messages_that_come_twice_are_taken_once(clock, monkeypatch):
-    undisturbed = await tell_story(monkeypatch, "shipped", Fault(0, "", left=0))
-    told = await tell_story(monkeypatch, "shipped", Fault(0, "", left=0), twice=True)
-    assert told.end == undisturbed.end
-    assert told.world.deeds == undisturbed.world.deeds
+    undisturbed = await print_story(monkeypatch, "shipped", Fault(0, "", left=0))
+    reported = await print_story(monkeypatch, "shipped", Fault(0, "", left=0), twice=True)
+    assert reported.end == undisturbed.end
+    assert reported.world.deeds == undisturbed.world.deeds

@@ -199,9 +199,9 @@ def test_no_such_operation_file_or_code_is_said_and_nothing_starts(debug, tmp_pa
 
 def test_programs_are_told_the_place_as_json(debug):
     code, out, _ = debug("waits", as_json=True)
-    told = json.loads(out)
-    assert (code, told["how"], told["operations"]) == (0, "waits", ["/0", "/1"])
-    assert told["waits"][0]["path"] == "/1"
+    reported = json.loads(out)
+    assert (code, reported["how"], reported["operations"]) == (0, "waits", ["/0", "/1"])
+    assert reported["waits"][0]["path"] == "/1"
 
 
 def test_an_encrypted_journal_needs_its_key(debug, journals):

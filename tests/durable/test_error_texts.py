@@ -146,9 +146,9 @@ async def test_other_arguments_are_a_warning_by_default(caplog: pytest.LogCaptur
         row = await database.wait_state("r", "ended")
     assert row.ending is not None
     assert row.ending.failure is None
-    [told] = [record.getMessage() for record in caplog.records if "other arguments" in record.getMessage()]
+    [reported] = [record.getMessage() for record in caplog.records if "other arguments" in record.getMessage()]
     assert re.fullmatch(
-        rf"run r: pay at /1 was called with other arguments before \({here(with_other_arguments)}\)", told
+        rf"run r: pay at /1 was called with other arguments before \({here(with_other_arguments)}\)", reported
     )
 
 
@@ -244,7 +244,7 @@ def test_arguments_and_messages_that_are_too_large():
         run_workflow(body, "x", messages=[Message("more", "x" * 300_000)])
 
 
-async def test_secrets_are_masked_in_what_is_told(caplog: pytest.LogCaptureFixture, autojump_clock: object):
+async def test_secrets_are_masked_in_what_is_reported(caplog: pytest.LogCaptureFixture, autojump_clock: object):
     """In why a run is blocked, and in the log of an attempt that failed."""
 
     @step(name="login", retries=1)
@@ -269,11 +269,11 @@ async def test_secrets_are_masked_in_what_is_told(caplog: pytest.LogCaptureFixtu
     async with executing(database, workflow_of(before)):
         database.start(workflow_of(before))
         await database.wait_state("r", "parked")
-    [told] = [record.getMessage() for record in caplog.records if "attempt" in record.getMessage()]
+    [reported] = [record.getMessage() for record in caplog.records if "attempt" in record.getMessage()]
     assert re.fullmatch(
         r"run r: step 'login' at /0 failed, attempt 1 of 2: ConnectionError: https://ann:\*\*\*@bank\.example is away,"
         r" password=\*\*\* \(test_error_texts\.py:\d+\)\. It is tried again in 1 s",
-        told,
+        reported,
     )
     database.notify("r", message("look", "1"))
     async with executing(database, workflow_of(after)):

@@ -240,13 +240,13 @@ async def test_a_message_during_parking_wakes_the_run(autojump_clock):
         row = database.start(talks)
         park = backend.park
 
-        async def told_before(leased: LeasedRun, mail: int, due: float | None, shown: Shown) -> bool:
+        async def reported_before(leased: LeasedRun, mail: int, due: float | None, shown: Shown) -> bool:
             database.notify("r", message("n", "7"))
             backend.mail.clear()
             backend.park = park  # type: ignore[method-assign]  # once
             return await park(leased, mail, due, shown)
 
-        backend.park = told_before  # type: ignore[method-assign]  # a race
+        backend.park = reported_before  # type: ignore[method-assign]  # a race
         await database.wait_state("r", "ended")
     assert row.ending is not None
     assert row.ending.result == "7"

@@ -72,9 +72,9 @@ async def test_a_step_that_does_not_stop_is_waited_for(autojump_clock, caplog: p
             row = database.start(body)
             await trio.sleep(41)
             assert row.state == "held"
-            [told] = [record.getMessage() for record in caplog.records]
+            [reported] = [record.getMessage() for record in caplog.records]
             assert (
-                told
+                reported
                 == "stuck step: 'deaf' at /1 of run r was cancelled 30 s ago and still runs; the run waits for its end"
             )
             await database.wait_state("r", "ended")
@@ -144,7 +144,7 @@ async def test_mail_is_seen_that_came_while_the_run_was_taken(
     database = Database()
     take = MemoryBackend.take
 
-    async def told_meanwhile(self: MemoryBackend, max_runs: int, max_wait_s: float) -> list[LeasedRun]:
+    async def reported_meanwhile(self: MemoryBackend, max_runs: int, max_wait_s: float) -> list[LeasedRun]:
         found = await take(self, max_runs, max_wait_s)
         for leased in found:
             if leased.fresh is not parks:
@@ -152,7 +152,7 @@ async def test_mail_is_seen_that_came_while_the_run_was_taken(
                 await trio.testing.wait_all_tasks_blocked()  # it is heard before the run is held
         return found
 
-    monkeypatch.setattr(MemoryBackend, "take", told_meanwhile)
+    monkeypatch.setattr(MemoryBackend, "take", reported_meanwhile)
     async with executing(database, body):
         row = database.start(body)
         await database.wait_state("r", "ended")

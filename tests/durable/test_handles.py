@@ -218,7 +218,7 @@ async def test_errors_name_the_run_as_its_caller_does(at: str):
 async def test_the_log_names_the_run_as_its_caller_does(at: str, caplog: pytest.LogCaptureFixture):
     other = workflow(name="orders")(sleeps)
 
-    async def is_told() -> bool:
+    async def is_reported() -> bool:
         return "run o-1 is blocked on code: the journal has /0 'double'" in caplog.text
 
     with caplog.at_level(logging.ERROR, "penstock.durable"):
@@ -228,7 +228,7 @@ async def test_the_log_names_the_run_as_its_caller_does(at: str, caplog: pytest.
         with trio.fail_after(BOUND_S):
             async with App(other, at=at) as app:
                 await (await app.get("o-1")).send("go on", True)
-                await wait_until(is_told)
+                await wait_until(is_reported)
 
 
 async def sleeps(n: int) -> None:
@@ -250,8 +250,8 @@ async def test_a_run_sends_to_another_one_once(at: str):
             run = await app.start(orders, 11, id="o-1")
             assert await (await app.start(asks, "o-1")).result() == "sent"
             assert await run.result() == 22
-            told = [record["name"] async for record in run.history() if record["kind"] == "message"]
-            assert told == ["go on"]
+            reported = [record["name"] async for record in run.history() if record["kind"] == "message"]
+            assert reported == ["go on"]
             assert await (await app.start(asks, "o-1")).result() == "run o-1: the run has ended: it is COMPLETED"
             assert await (await app.start(asks, run.instance_id)).result() == (
                 f"run {run.instance_id}: the run has ended: it is COMPLETED"

@@ -46,7 +46,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def test_a_run_is_listed_looked_into_and_told(shop: BlockingApp, client: SyncClient) -> None:
+def test_a_run_is_listed_looked_into_and_reported(shop: BlockingApp, client: SyncClient) -> None:
     run = shop.start(order, LARGE, id="A-1")
     id = run.instance_id
     assert [item.id for item in client.list_instances(business_key="A-1").items] == [id]
@@ -105,7 +105,7 @@ def test_a_cancel_by_force_ends_it_without(shop: BlockingApp, client: SyncClient
     assert [record.name for record in client.iterate_journal(run.instance_id)] == ["reserve", "ask_for_approval"]
 
 
-def test_what_is_no_run_is_told(client: SyncClient) -> None:
+def test_what_is_no_run_is_reported(client: SyncClient) -> None:
     client.upload_definition(
         {
             "id": "plain",

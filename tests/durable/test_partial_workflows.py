@@ -19,9 +19,9 @@ async def names(first: str, id: str = "none", *, delay: str = "none") -> str:
 
 @workflow
 async def calls() -> list[str]:
-    told = await child(partial(names, "a", id="b", delay="c"), id="child-1")
+    reported = await child(partial(names, "a", id="b", delay="c"), id="child-1")
     begun = await start(partial(names, "a", delay="c"), id="start-1")
-    return [told, begun]
+    return [reported, begun]
 
 
 @step
@@ -35,8 +35,8 @@ def test_an_app_starts_a_partial_once(database_dsn: str):
         run = shop.start(partial(names, "a", id="b", delay="c"), id="n-1")
         assert (run.id, run.result(BOUND_S)) == ("n-1", "a b c")
         assert shop.start(names, "a", "b", id="n-2").result(BOUND_S) == "a b none"
-        told, begun = shop.start(calls).result(BOUND_S)
-        assert told == "a b c"
+        reported, begun = shop.start(calls).result(BOUND_S)
+        assert reported == "a b c"
         assert shop.get(begun, names).result(BOUND_S) == "a none c"
         assert {"n-1", "n-2", "child-1", "start-1"} == {run.id for run in shop.find(names)}
     assert App(names, at=database_dsn).run(partial(names, "a", id="b", delay="c"), id="n-1") == "a b c"

@@ -16,7 +16,7 @@ from penstock.durable.backend import LeasedRun
 from penstock.durable.executor import Executor
 from penstock.durable.loaded_run import ExecutorLimits
 from penstock.durable.local import LocalRuns
-from penstock.durable.news import HEARD_MAX_CHARS, POLL_MAX_S, RunEnds
+from penstock.durable.news import POLL_MAX_S, REPORTED_MAX_CHARS, RunEnds
 from penstock.durable.run import Run
 from penstock.wire.model import Instance
 from tests.durable.memory import Database, MemoryBackend
@@ -74,7 +74,7 @@ async def resulting(runs: Runs, news: RunEnds, run: Run[Any], *, then: Callable[
     return found[0]
 
 
-async def test_what_completed_here_is_told_and_not_read(autojump_clock):
+async def test_what_completed_here_is_reported_and_not_read(autojump_clock):
     runs, news = Runs(), RunEnds()
     run = new_run(runs, news)
     news.leased.add("1")
@@ -106,9 +106,11 @@ async def test_a_run_taken_here_meanwhile_is_not_looked_for(autojump_clock):
 
 
 @pytest.mark.parametrize(
-    ("status", "told"), [("COMPLETED", '"' + "x" * HEARD_MAX_CHARS + '"'), ("COMPLETED", None), ("FAILED", None)]
+    ("status", "reported"), [("COMPLETED", '"' + "x" * REPORTED_MAX_CHARS + '"'), ("COMPLETED", None), ("FAILED", None)]
 )
-async def test_large_results_and_failures_are_read_when_they_are_told(autojump_clock, status: str, told: str | None):
+async def test_large_results_and_failures_are_read_when_they_are_reported(
+    autojump_clock, status: str, reported: str | None
+):
     runs, news = Runs(), RunEnds()
     run = new_run(runs, news)
     news.leased.add("1")
@@ -116,7 +118,7 @@ async def test_large_results_and_failures_are_read_when_they_are_told(autojump_c
     def end() -> None:
         news.leased.discard("1")
         runs.end(status, b'{"result":"as stored"}', None if status == "COMPLETED" else "as stored")
-        news.notify("1", told)
+        news.notify("1", reported)
 
     if status == "FAILED":
         with pytest.RaisesGroup(pytest.RaisesExc(RunFailed, match="as stored"), flatten_subgroups=True):
@@ -239,13 +241,13 @@ async def test_two_calls_ask_for_runs_within_the_room(autojump_clock, room: int)
 
     database = Database()
     backend = AskedBackend(database)
-    told: list[tuple[str, str]] = []
+    reported: list[tuple[str, str]] = []
     executor = Executor(
         backend,
         {("body", 1): body},
         ExecutorLimits(max_in_memory=room),
-        lambda event, leased, detail: told.append((leased.id, event)),
-        lambda leased, result: told.append((leased.id, result)),
+        lambda event, leased, detail: reported.append((leased.id, event)),
+        lambda leased, result: reported.append((leased.id, result)),
     )
     async with trio.open_nursery() as nursery:
         await nursery.start(executor.run)
@@ -258,4 +260,4 @@ async def test_two_calls_ask_for_runs_within_the_room(autojump_clock, room: int)
         nursery.cancel_scope.cancel()
     assert backend.most_calls == 2
     assert backend.most_runs <= room
-    assert [what for id, what in told if id == "r7"] == ["taken", "7", "ended"]
+    assert [what for id, what in reported if id == "r7"] == ["taken", "7", "ended"]

@@ -113,7 +113,7 @@ async def test_a_new_version_leaves_old_runs_to_old_code(autojump_clock: object)
 
 async def test_mail_without_a_hint_is_found_by_the_heartbeat(autojump_clock: object):
     """The hint is lost while a long step runs: nothing else would look."""
-    heard: list[datetime] = []
+    received: list[datetime] = []
 
     @step
     async def long() -> None:
@@ -124,7 +124,7 @@ async def test_mail_without_a_hint_is_found_by_the_heartbeat(autojump_clock: obj
         async with open_nursery() as nursery:
             nursery.start_soon(long)
             await receive("now", int)
-            heard.append(now())
+            received.append(now())
 
     began = trio.current_time()
     database = Database()
@@ -133,7 +133,7 @@ async def test_mail_without_a_hint_is_found_by_the_heartbeat(autojump_clock: obj
         await trio.sleep(5)
         database.write(row, message("now", "1"))
         row.mail += 1  # written by somebody whose hint did not arrive
-        while not heard:
+        while not received:
             await trio.sleep(1)
         assert trio.current_time() - began <= 6 + database.lease_s
         await database.wait_state("r", "ended")

@@ -123,10 +123,10 @@ def test_the_wrong_library_blocks_the_run(database_dsn: str, use: object, backen
         run = app.start(body)
         with pytest.raises(RunBlocked) as caught:
             run.result(BOUND_S)
-    told = str(caught.value)
-    assert f"uses {other} at test_step_loops.py:" in told
-    assert f"async steps of this App run in {backend}" in told
-    assert f"App(…, backend='{other}')" in told
+    reported = str(caught.value)
+    assert f"uses {other} at test_step_loops.py:" in reported
+    assert f"async steps of this App run in {backend}" in reported
+    assert f"App(…, backend='{other}')" in reported
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -46,7 +46,7 @@ def penstock(program: Program, *words: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def told(program: Program, *words: str) -> str:
+def reported(program: Program, *words: str) -> str:
     found = penstock(program, *words)
     assert (found.returncode, found.stderr) == (0, "")
     return found.stdout
@@ -56,7 +56,7 @@ def test_an_approval_reaches_a_program_with_the_embedded_database(directory: Pat
     program = Program(directory, RUNS)
     first = program.start()
     until(lambda: program.rows(WAITS) != [], first)
-    assert told(program, "send", "o-1", "approved", "by ann", "--dedup", "1") == "sent approved to o-1\n"
+    assert reported(program, "send", "o-1", "approved", "by ann", "--dedup", "1") == "sent approved to o-1\n"
     code, said, errors = ended(first)
     assert (code, said) == (0, "42 by ann\n"), errors
     assert "penstock: from another terminal: penstock runs send o-1 approved JSON" in errors
@@ -76,34 +76,34 @@ def serving(directory: Path, database_dsn: str) -> Generator[Program]:
 
 
 def test_runs_are_listed_and_shown_by_command(serving: Program):
-    [head, row] = told(serving, "list").splitlines()
+    [head, row] = reported(serving, "list").splitlines()
     assert head.split()[:4] == ["id", "workflow", "started", "status"]
     assert re.fullmatch(r"o-1 +order +\d{4}-\d\d-\d\d [\d:]{8}(Z|[+-][\d:]+) +WAITING +message 'approved'", row)
     none = penstock(serving, "list", "order", "--status", "completed")
     why = "no such run of order in this database (`--at` names another)\n"
     assert (none.returncode, len(none.stdout.splitlines()), none.stderr) == (0, 1, why)
-    [listed] = json.loads(told(serving, "list", "order", "--json"))
+    [listed] = json.loads(reported(serving, "list", "order", "--json"))
     assert (listed["id"], listed["status"], listed["waitsFor"]) == ("o-1", "WAITING", "message 'approved'")
-    assert told(serving, "show", "o-1").splitlines() == [
+    assert reported(serving, "show", "o-1").splitlines() == [
         "o-1  order@1  WAITING",
         "waits for message 'approved'",
         "  /0 done pay",
         "  /1 waiting receive approved (program.py:19)",
     ]
-    assert json.loads(told(serving, "show", "o-1", "--json"))["id"] == listed["instanceId"]
+    assert json.loads(reported(serving, "show", "o-1", "--json"))["id"] == listed["instanceId"]
     unknown = penstock(serving, "show", "o-2")
     assert (unknown.returncode, unknown.stderr) == (1, "penstock: there is no run with the id 'o-2'\n")
 
 
 def test_a_run_is_cancelled_by_command(serving: Program):
-    assert told(serving, "cancel", "o-1", "--reason", "enough") == "asked o-1 to end\n"
+    assert reported(serving, "cancel", "o-1", "--reason", "enough") == "asked o-1 to end\n"
     last = {}
     for _ in range(20):  # it cleans up, which takes a moment
-        [last] = json.loads(told(serving, "list", "--json"))
+        [last] = json.loads(reported(serving, "list", "--json"))
         if last["status"] == "CANCELLED":
             break
     assert (last["status"], last["failureReason"]) == ("CANCELLED", "enough")
-    [paid, cancel] = [json.loads(line) for line in told(serving, "journal", "o-1").splitlines()]
+    [paid, cancel] = [json.loads(line) for line in reported(serving, "journal", "o-1").splitlines()]
     assert (paid["kind"], paid["name"], paid["payload"]) == ("done", "pay", 42)
     assert (cancel["kind"], cancel["payload"]["reason"]) == ("cancel", "enough")
     late = penstock(serving, "send", "o-1", "approved", '"too late"')
@@ -115,8 +115,8 @@ def test_a_run_without_an_executor_says_what_it_waits_for(directory: Path, datab
     program = Program(directory, ORDER + STARTS)
     program.environment["PENSTOCK_AT"] = database_dsn
     assert ended(program.start())[0] == 0
-    assert re.search(r"ACTIVE +an App with order@1: none is connected\n", told(program, "list"))
-    assert "waits for an App with order@1: none is connected" in told(program, "show", "o-1")
+    assert re.search(r"ACTIVE +an App with order@1: none is connected\n", reported(program, "list"))
+    assert "waits for an App with order@1: none is connected" in reported(program, "show", "o-1")
 
 
 def test_an_approval_is_sent_to_the_programs_own_rest_port(directory: Path):

@@ -77,7 +77,7 @@ async def test_job_types_can_be_recorded_for_all_definitions(make_driver: MakeDr
     assert await shown(driver, job) == [(1, "RUNNING", {"n": 1}, None, None)]
 
 
-async def test_what_is_too_large_is_told_by_its_bytes(driver: Driver) -> None:
+async def test_what_is_too_large_is_reported_by_its_bytes(driver: Driver) -> None:
     await driver.run(job_of(recordAttempts=True), {"text": "x" * 2_000})
     job = await driver.one("work")
     await driver.complete(job, {"y": "x" * 2_000})
@@ -105,7 +105,7 @@ async def test_what_a_signal_brought_is_no_result(driver: Driver) -> None:
     assert (await shown(driver, job))[0][3] is None
 
 
-async def test_a_checkpoint_goes_also_while_progress_is_told(driver: Driver) -> None:
+async def test_a_checkpoint_goes_also_while_progress_is_reported(driver: Driver) -> None:
     await driver.run(job_of())
     job = await driver.one("work")
     await driver.heartbeat(job, checkpoint=b'{"page": 3}')

@@ -56,7 +56,9 @@ async def test_a_poll_of_several_types_starves_none(driver: Driver) -> None:
 
 @pytest.mark.parametrize("before", ["FAILED", "LEASE_EXPIRED", "RELEASED"])
 @pytest.mark.parametrize("after", ["skipped", "interrupted", "late", "late failure", "late retry", "back again"])
-async def test_an_attempt_is_told_once_whatever_closes_its_step_later(driver: Driver, before: str, after: str) -> None:
+async def test_an_attempt_is_reported_once_whatever_closes_its_step_later(
+    driver: Driver, before: str, after: str
+) -> None:
     """The step was closed from elsewhere while its job waited for the next attempt; or by a result after the lease."""
     instance = await driver.run(
         definition(
@@ -74,23 +76,23 @@ async def test_an_attempt_is_told_once_whatever_closes_its_step_later(driver: Dr
         assert await driver.expire(11) == 1
     else:
         await driver.engine.jobs.release_many([JobRef(job_id=job.id, worker_id="w1", attempt=1)])
-    told = [(1, before)]
+    reported = [(1, before)]
     if after == "skipped":
         await driver.finish_task(instance, "u")
     elif after == "interrupted":
         assert await driver.due(5 * 3600) == 1
     elif before == "LEASE_EXPIRED" and after == "late":
         await driver.complete(job)
-        told = [(1, "COMPLETED")]
+        reported = [(1, "COMPLETED")]
     elif before == "LEASE_EXPIRED" and after == "back again":
         await driver.heartbeat(job)
-        told = [(1, "RUNNING")]
+        reported = [(1, "RUNNING")]
     elif before == "LEASE_EXPIRED":
         await driver.fail(job, "late", retryable=after == "late retry")
-        told = [(1, "FAILED")]
+        reported = [(1, "FAILED")]
     (item,) = [item for item in await driver.history(instance) if item.step_id == "x"]
-    assert [(attempt.attempt, attempt.status) for attempt in item.attempts or []] == told
-    assert driver.rows("SELECT attempt, status FROM penstock_attempts WHERE step = 'x' ORDER BY 1") == told
+    assert [(attempt.attempt, attempt.status) for attempt in item.attempts or []] == reported
+    assert driver.rows("SELECT attempt, status FROM penstock_attempts WHERE step = 'x' ORDER BY 1") == reported
     records = (await driver.engine.instances.audit(instance)).items
     assert [record.detail for record in records if record.kind == "JOB_DISPATCHED"] == ["attempt 1"]
     ends = {"skipped": "STEP_SKIPPED", "interrupted": "STEP_INTERRUPTED"}

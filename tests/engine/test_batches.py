@@ -320,7 +320,7 @@ async def test_who_waits_hears_of_the_end_from_another_engine(
     assert starts(here) == 3
 
 
-async def test_the_end_that_cant_be_started_is_told(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_end_that_cant_be_started_is_reported(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     await ready(driver, monkeypatch)
     made = await driver.engine.batches.create(BatchStart([letter(0, definition_id="x")], on_complete="nobody"))
     found = await work(driver, made.id, "DONE")

@@ -229,8 +229,8 @@ async def test_what_runs_are_told_counts_though_its_page_was_lost(
         assert await runs.finish(driver, one.run_lease, mail=1)
     driver.clock.advance(LEASE_S + 1)
     assert counts(await finish(driver, made.id)) == ("DONE", 3, 0, 0)
-    told = driver.rows("SELECT detail FROM audit WHERE kind = 'CANCEL_REQUESTED'")
-    assert told == [(f"bulk-{made.id}: too late",)] * (3 if action == "cancel" else 0)
+    reported = driver.rows("SELECT detail FROM audit WHERE kind = 'CANCEL_REQUESTED'")
+    assert reported == [(f"bulk-{made.id}: too late",)] * (3 if action == "cancel" else 0)
     assert counts(await run(driver, action=action, ids=started, **said)) == ("DONE", 0, 3, 0), (
         "who has ended is told nothing, and not counted"
     )
@@ -265,15 +265,15 @@ async def test_cut_off_anywhere_it_counts_each_once(make_driver: MakeDriver) -> 
     assert point > 10
 
 
-async def test_cut_off_anywhere_runs_are_told_and_counted_once(driver: Driver) -> None:
+async def test_cut_off_anywhere_runs_are_reported_and_counted_once(driver: Driver) -> None:
     started = [await runs.start(driver) for _ in range(2)]
     point = 0
     for point in range(1, 1_000):
         made = await driver.engine.bulk.create(BulkRequest(action="signal", ids=started, step_id=f"go-{point}"))
         attempt = await cancel_at_step(point, driver.engine.bulk.step)
         assert counts(await finish(driver, made.id)) == ("DONE", 2, 0, 0), point
-        told = driver.rows("SELECT count(*) FROM journal WHERE name = %s", f"go-{point}")
-        assert told == [(2,)], point
+        reported = driver.rows("SELECT count(*) FROM journal WHERE name = %s", f"go-{point}")
+        assert reported == [(2,)], point
         if not attempt.fired:
             break
     assert point > 10
@@ -399,7 +399,7 @@ async def test_a_page_waits_for_the_database_and_is_done_then(
 
 
 @pytest.mark.parametrize(
-    ("request_", "told"),
+    ("request_", "reported"),
     [
         ({"action": "delete", "ids": ["1"]}, "action: must be one of retry, cancel, signal"),
         ({"action": "retry"}, "filter: give either a filter or ids"),
@@ -431,9 +431,11 @@ async def test_a_page_waits_for_the_database_and_is_done_then(
         ({"action": "cancel", "ids": ["1"], "note": "x" * 5_000}, "note"),
     ],
 )
-async def test_a_wrong_request_is_told_its_field(make_driver: MakeDriver, request_: dict[str, Any], told: str) -> None:
+async def test_a_wrong_request_is_told_its_field(
+    make_driver: MakeDriver, request_: dict[str, Any], reported: str
+) -> None:
     driver = make_driver()
-    with pytest.raises(BadRequest, match=told):
+    with pytest.raises(BadRequest, match=reported):
         await driver.engine.bulk.create(BulkRequest(**request_))
     with psycopg.connect(driver.dsn) as connection:
         assert connection.execute("SELECT count(*) FROM bulk_operation").fetchone() == (0,)

@@ -31,7 +31,7 @@ PARENT = definition(
 )
 
 
-TOLD = "SELECT instance_id, token_id, seq, index::int FROM timer ORDER BY fire_at, token_id"
+REPORTED = "SELECT instance_id, token_id, seq, index::int FROM timer ORDER BY fire_at, token_id"
 
 
 async def begun(driver: Driver, *definitions: Json, variables: Json | None = None) -> tuple[str, str]:
@@ -264,7 +264,7 @@ LEVELS = [
 ]  # fmt: skip
 
 
-async def test_the_tree_of_calls_is_told_with_where_each_stands(make_driver: MakeDriver) -> None:
+async def test_the_tree_of_calls_is_reported_with_where_each_stands(make_driver: MakeDriver) -> None:
     driver = make_driver()
     root, _ = await begun(driver, *LEVELS)
     await driver.complete(await driver.one("leaf"))
@@ -305,7 +305,7 @@ async def test_a_tree_cut_anywhere_leaves_no_open_child(make_driver: MakeDriver,
         else:
             await first.fail(await first.one("leaf"), retryable=False)
         for _ in range(transactions):  # one after another, as the first engine gets to before it ends
-            due = first.rows(TOLD)
+            due = first.rows(REPORTED)
             if due:
                 instance, *timer = due[0]
                 await first.engine.full_path.submit(timer_command(instance, (timer[0], timer[1], timer[2])))
@@ -350,7 +350,7 @@ async def test_a_child_that_can_not_be_read_is_given_up(
     driver = make_driver()
     parent, _ = await begun(driver, CHILD, PARENT)
     await driver.complete(await driver.one("pack"), {"tracking": "T1"})
-    ((instance, *timer),) = driver.rows(TOLD)
+    ((instance, *timer),) = driver.rows(REPORTED)
     reason = "a timer of the step failed 20 times"
 
     async def view(*_: object) -> None:
@@ -359,11 +359,11 @@ async def test_a_child_that_can_not_be_read_is_given_up(
     with monkeypatch.context() as patch:
         patch.setattr(instances, "view", view)
         for give_up in (None, reason):
-            told = timer_command(instance, (timer[0], timer[1], timer[2]), give_up)
+            reported = timer_command(instance, (timer[0], timer[1], timer[2]), give_up)
             if give_up is None:
                 with pytest.raises(KeyMissing):
-                    await driver.engine.full_path.submit(told)
+                    await driver.engine.full_path.submit(reported)
             else:
-                assert await driver.engine.full_path.submit(told)
+                assert await driver.engine.full_path.submit(reported)
     found = await driver.view(parent)
     assert (found.status, found.failure_reason) == ("FAILED", reason)

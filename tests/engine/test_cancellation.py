@@ -84,7 +84,7 @@ CALLER = definition(call("call", "child", output={"y": "${result.y}"}), end(), d
 
 AUDIT = CodeWorkflow("audit")
 
-TOLD = definition(
+REPORTED = definition(
     step("told", "WAIT", nextStep="end", message={"name": "told", "correlationKey": "${key}"}),
     end(),
     definition_id="told",
@@ -104,7 +104,7 @@ EACH = definition(
     definition_id="each",
 )
 
-UPLOADS = (EACH, UNDONE, linear(1), fork(1, 1), LINE, CHOICE, ASK, WAIT, LATER, CHILD, CALLER, OLD, NEW, TOLD)
+UPLOADS = (EACH, UNDONE, linear(1), fork(1, 1), LINE, CHOICE, ASK, WAIT, LATER, CHILD, CALLER, OLD, NEW, REPORTED)
 
 
 async def begun(driver: Driver, key: str, about: dict[str, Any], **variables: Any) -> tuple[str, Job]:
@@ -453,9 +453,9 @@ async def watch(driver: Driver, key: str) -> LockedBatch:
     driver.engine.overview.forget()
 
     async def operation() -> None:
-        told = await driver.engine.watch.wait(None, [instance], instance, 0, "15m")
-        assert told is not None
-        await driver.engine.watch.wait(told.tag, [instance], instance, 0.01, "15m")
+        reported = await driver.engine.watch.wait(None, [instance], instance, 0, "15m")
+        assert reported is not None
+        await driver.engine.watch.wait(reported.tag, [instance], instance, 0.01, "15m")
 
     return LockedBatch(key, operation)
 
@@ -524,7 +524,7 @@ async def start_a_caller(driver: Driver, key: str) -> LockedBatch:
     return LockedBatch(key, lambda: driver.start("caller", {"x": 1}, business_key=key))
 
 
-def told(*, cancelled: bool = False) -> Prepare:
+def reported(*, cancelled: bool = False) -> Prepare:
     """What one instance tells another: the child's end, or that the caller was cancelled."""
 
     async def prepare(driver: Driver, key: str) -> LockedBatch:
@@ -699,8 +699,8 @@ SCENARIOS: dict[str, Prepare] = {
     "a failure that is undone": undoing("a failure"),
     "a handler's end": undoing("an end"),
     "a start that calls": start_a_caller,
-    "a child's end told to its caller": told(),
-    "a caller's end told to its child": told(cancelled=True),
+    "a child's end told to its caller": reported(),
+    "a caller's end told to its child": reported(cancelled=True),
     "a schedule that is due": scheduled(triggered=False),
     "a schedule that is triggered": scheduled(triggered=True),
     "starts of a batch": of_a_batch,
@@ -828,9 +828,9 @@ def check_nothing_is_left(driver: Driver, attempt: CancelledAttempt[Any]) -> Non
     held = {(t, s) for t, s in driver.rows("SELECT id, seq FROM token WHERE state = 1")}
     watched = {(t, s) for t, s in held if driver.engine.polls.leases.find(t, s) is not None}
     assert watched == held, "a lease that nobody watches"
-    heard = heard_of(attempt.results[0]) if attempt.results else set[str]()
+    received = heard_of(attempt.results[0]) if attempt.results else set[str]()
     leased = driver.rows("SELECT instance_id, id, seq FROM token WHERE claimed_by = 'cancelled' AND state = 1")
-    assert {f"{i:x}-{t:x}-{s:x}" for i, t, s in leased} <= heard, "a job is leased to a poll that never heard of it"
+    assert {f"{i:x}-{t:x}-{s:x}" for i, t, s in leased} <= received, "a job is leased to a poll that never heard of it"
 
 
 def check_acknowledged(driver: Driver) -> None:

@@ -208,7 +208,7 @@ async def test_an_end_beside_a_renewed_call_is_told_to_it(driver: Driver, nurser
     async def waits() -> bool:
         return driver.waiting_for_locks() > 0
 
-    async def told() -> bool:
+    async def reported() -> bool:
         return driver.rows("SELECT FROM timer WHERE index = -17") != []
 
     run = await begin(driver)
@@ -221,7 +221,7 @@ async def test_an_end_beside_a_renewed_call_is_told_to_it(driver: Driver, nurser
         else:
             nursery.start_soon(partial(driver.engine.instances.cancel, id, "no more", force=True))
         await wait_until(waits)
-    await wait_until(told)
+    await wait_until(reported)
     assert driver.rows("SELECT seq FROM timer WHERE index = -17") == [(seq,)]
 
 
@@ -254,17 +254,17 @@ async def test_a_run_waits_for_an_instance_of_a_graph(driver: Driver, how: str) 
             await driver.engine.instances.cancel(id, "now", force=True)
         case _:
             assert await driver.engine.children.cancel(run.run_lease, "/0")
-    [(path, name, told)] = await ends(driver, run)
-    assert (path, name, told["id"]) == ("/0", "legacy", id)
+    [(path, name, reported)] = await ends(driver, run)
+    assert (path, name, reported["id"]) == ("/0", "legacy", id)
     if how == "completes":
-        assert (told["status"], told["result"]) == ("COMPLETED", {"order": 17, "paid": True})
+        assert (reported["status"], reported["result"]) == ("COMPLETED", {"order": 17, "paid": True})
     elif how == "fails":
-        assert told["status"] == "FAILED"
+        assert reported["status"] == "FAILED"
         with pytest.raises(Conflict, match="does not wait for it any more"):
             await driver.retry(id)
     else:
         reason = "now" if how == "is ended by force" else "the run that waits for it was cancelled"
-        assert (told["status"], told["reason"]) == ("CANCELLED", reason)
+        assert (reported["status"], reported["reason"]) == ("CANCELLED", reason)
 
 
 @pytest.mark.parametrize("how", ["by force", "as it fails"])
@@ -300,7 +300,7 @@ async def test_a_retried_run_calls_again(driver: Driver) -> None:
     assert await ends(driver, again) == []
     assert not await driver.engine.children.cancel(again.run_lease, "/0"), "that call is of a former life"
     assert await start(driver, again, id="c-1") == first
-    assert [told["status"] for _, _, told in await ends(driver, again)] == ["FAILED"], "it is told again"
+    assert [reported["status"] for _, _, reported in await ends(driver, again)] == ["FAILED"], "it is told again"
     second = await start(driver, again, "/1", id="c-2")
     assert second != first
 
@@ -314,7 +314,7 @@ async def test_a_run_that_failed_after_its_child_completed_is_retried(driver: Dr
     await fail(driver, run, mail=1)
     await driver.engine.instances.retry_run(run.instance_id, None)
     [again] = await take(driver)
-    assert [told["status"] for _, _, told in await ends(driver, again)] == ["COMPLETED"]
+    assert [reported["status"] for _, _, reported in await ends(driver, again)] == ["COMPLETED"]
 
 
 CALLER = definition(
@@ -386,23 +386,23 @@ async def test_too_many_in_a_row_are_refused(driver: Driver) -> None:
         run = await take_child(driver)
 
 
-async def test_a_child_that_goes_on_is_not_told_as_failed(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_child_that_goes_on_is_not_reported_as_failed(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is retried while its caller is about to be told."""
     run = await begin(driver)
     id = await start(driver, run)
     await fail(driver, await take_child(driver))
-    tell = driver.engine.journal.notify
+    send_notice = driver.engine.journal.notify
 
-    async def tell_late(*args: Any) -> None:
+    async def send_late(*args: Any) -> None:
         await driver.engine.instances.retry_run(id, None)
-        await tell(*args)
+        await send_notice(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(driver.engine.journal, "notify", tell_late)
+        patch.setattr(driver.engine.journal, "notify", send_late)
         await driver.due()
     assert await ends(driver, run) == []
     assert await finish(driver, await _held(driver), 5)
-    assert [told["status"] for _, _, told in await ends(driver, run)] == ["COMPLETED"]
+    assert [reported["status"] for _, _, reported in await ends(driver, run)] == ["COMPLETED"]
 
 
 async def _held(driver: Driver) -> RunLease:
@@ -445,16 +445,16 @@ async def test_results_are_in_memory_of_a_few_children(
     for n in range(5):
         await start(driver, run, f"/{n}", id=f"c-{n}")
         assert await finish(driver, await _held(driver))
-    tell, now, most = driver.engine.journal.notify, 0, 0
+    send_notice, now, most = driver.engine.journal.notify, 0, 0
 
-    async def tell_counted(*args: Any) -> None:
+    async def send_counted(*args: Any) -> None:
         nonlocal now, most
         now += 1
         most = max(most, now)
-        await tell(*args)
+        await send_notice(*args)
         now -= 1
 
-    monkeypatch.setattr(driver.engine.journal, "notify", tell_counted)
+    monkeypatch.setattr(driver.engine.journal, "notify", send_counted)
     assert len(await ends(driver, run)) == 5
     assert most <= 2
 

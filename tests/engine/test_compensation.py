@@ -247,8 +247,8 @@ async def test_items_are_undone_each_for_itself(make_driver: MakeDriver) -> None
     await driver.complete(jobs["1B"], {"booking": "b"})
     await driver.complete(jobs["1A"], {"booking": "a"})
     await driver.fail(jobs["1C"], "taken", retryable=False)
-    told = [(await undo(driver, "free"))["compensating"] for _ in range(2)]
-    assert told == [
+    reported = [(await undo(driver, "free"))["compensating"] for _ in range(2)]
+    assert reported == [
         {"stepId": "book", "output": {"booking": "a"}, "item": 0},
         {"stepId": "book", "output": {"booking": "b"}, "item": 1},
     ]

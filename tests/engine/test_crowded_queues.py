@@ -96,7 +96,7 @@ async def test_worse_priorities_are_walked_to_behind_full_keys(make_driver: Make
     assert {key_of(driver, job) for job in found} == {"late", "later"}
 
 
-async def test_the_next_job_is_told_of_by_its_own_key(driver: Driver) -> None:
+async def test_the_next_job_is_reported_by_its_own_key(driver: Driver) -> None:
     """The first one waited without, as its queue is not fair."""
     steps = service("a", "b", job_type="first"), service("b", "end", job_type="second"), end()
     await driver.upload(definition(*steps, definition_id="two"))
@@ -104,21 +104,21 @@ async def test_the_next_job_is_told_of_by_its_own_key(driver: Driver) -> None:
     await limit(driver, "second", name="other")
     await driver.start("two", {}, flow_key="gold")
     job = await driver.one("first")
-    told: list[tuple[str, str]] = []
-    driver.engine.events.key_opened.listen(lambda job_type, key: told.append((job_type, key)))
+    reported: list[tuple[str, str]] = []
+    driver.engine.events.key_opened.listen(lambda job_type, key: reported.append((job_type, key)))
     await driver.complete(job)
-    assert ("second", "gold") in told
+    assert ("second", "gold") in reported
 
 
 async def test_a_crowded_type_of_the_queue_is_told_of_keys(driver: Driver) -> None:
     await limit(driver, "work", "other", concurrency_per_key=1)
-    polls, told = driver.engine.polls, list[tuple[str, str]]()
-    driver.engine.events.key_opened.listen(lambda job_type, key: told.append((job_type, key)))
+    polls, reported = driver.engine.polls, list[tuple[str, str]]()
+    driver.engine.events.key_opened.listen(lambda job_type, key: reported.append((job_type, key)))
     for name, more in (("work", False), ("other", False), ("other", True)):
         scan = ClaimScan("k", int(more), 0, 0, None, (), None)
         polls.claims.fairness_order.note(name, scan, 1, keys_max=1, took_s=0.0)
         polls.hint_key("work", f"{name} {more}")
-    assert told == [("work", "work False"), ("work", "other True")]
+    assert reported == [("work", "work False"), ("work", "other True")]
 
 
 async def test_a_key_that_was_freed_unheard_is_walked_to(make_driver: MakeDriver) -> None:

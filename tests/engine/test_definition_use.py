@@ -96,7 +96,9 @@ async def test_many_failures_of_one_definition_are_walked_once(driver: Driver) -
     assert read == 1_000, "not anew for each version of each definition"
 
 
-async def test_beyond_ten_thousand_instances_a_sample_is_told(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_beyond_ten_thousand_instances_a_sample_is_reported(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(store, "COUNTED_MAX", 2)
     await driver.upload(FORKED)
     for _ in range(4):

@@ -55,8 +55,8 @@ async def test_a_job_that_waits_runs_fails_and_is_tried_again(driver: Driver) ->
     assert (await why(driver, instance))[:2] == ("runs", "Charge the card runs at w1")
     assert (await driver.engine.diagnosis.state(instance)).tokens[0].progress is None
     await driver.heartbeat(job, progress=b'{"percent": 40}')
-    told = (await driver.engine.diagnosis.state(instance)).tokens[0].progress
-    assert msgspec.json.decode(told or b"") == {"percent": 40}
+    reported = (await driver.engine.diagnosis.state(instance)).tokens[0].progress
+    assert msgspec.json.decode(reported or b"") == {"percent": 40}
     await driver.fail(job, "503 from the bank")
     said = await driver.engine.diagnosis.state(instance)
     if said.why.code == "retries":
@@ -71,7 +71,7 @@ async def test_a_job_that_waits_runs_fails_and_is_tried_again(driver: Driver) ->
     assert said.instance.status == "FAILED"
 
 
-async def test_a_queue_without_workers_is_told_after_a_while(driver: Driver) -> None:
+async def test_a_queue_without_workers_is_reported_after_a_while(driver: Driver) -> None:
     driver.clock.stop()
     instance = await driver.run(linear(1, job_type="alone"))
     assert (await why(driver, instance))[0] == "waits-for-worker"
@@ -117,7 +117,7 @@ async def test_a_limit_is_why_jobs_wait_in_their_queue(driver: Driver) -> None:
     assert said.next is not None
 
 
-async def test_open_branches_are_told_together(driver: Driver) -> None:
+async def test_open_branches_are_reported_together(driver: Driver) -> None:
     instance = await driver.run(FORK)
     found = await driver.engine.diagnosis.state(instance)
     assert found.why.text == "a waits for a worker; Ask somebody waits for a person"
@@ -353,7 +353,7 @@ async def test_a_long_run_costs_as_much_as_its_newest_page(driver: Driver) -> No
     assert costs[1] < 1.5 * costs[0] + 100, costs
 
 
-async def test_variables_are_told_as_each_execution_left_them(driver: Driver) -> None:
+async def test_variables_are_reported_as_each_execution_left_them(driver: Driver) -> None:
     instance = await driver.run(linear(4, job_type="j"), {"start": 1, "a": 0})
     expected: list[dict[str, Any]] = [{"start": 1, "a": 0}]
     for wrote in ({"a": 1}, {"b": 2}, {}, {"a": 3, "c": 4}):
@@ -370,7 +370,7 @@ async def test_variables_are_told_as_each_execution_left_them(driver: Driver) ->
     assert (msgspec.json.decode(found.variables), found.by) == (expected[-1], "end")
 
 
-async def test_variables_before_an_edit_are_told_after_it(driver: Driver) -> None:
+async def test_variables_before_an_edit_are_reported_after_it(driver: Driver) -> None:
     ask = step("ask", "USER_TASK", nextStep="more")
     instance = await driver.run(
         definition(service("one", "ask", job_type="j"), ask, service("more", "end", job_type="j"), end())
@@ -456,7 +456,11 @@ async def test_an_open_or_foreign_execution_has_left_nothing(driver: Driver) -> 
 async def test_an_instance_without_a_branch_says_that_nothing_goes_on(driver: Driver) -> None:
     instance = await driver.run(definition(choose("d", {"x": "end", "true": "a"}), service("a"), end()), {"x": False})
     await driver.complete(await driver.one("work"))
-    told = await why(driver, instance)
-    assert told == ("dead-end", "Its last branch has ended without an END: nothing goes on by itself; cancel it", None)
+    reported = await why(driver, instance)
+    assert reported == (
+        "dead-end",
+        "Its last branch has ended without an END: nothing goes on by itself; cancel it",
+        None,
+    )
     await driver.cancel(instance)
     assert (await why(driver, instance))[0] == "cancelled"

@@ -62,7 +62,7 @@ async def test_a_valid_definition_tells_what_it_reads(driver: Driver) -> None:
         assert (found.same, found.latest) == versions
 
 
-async def test_where_a_definition_reads_is_told_on_request(driver: Driver) -> None:
+async def test_where_a_definition_reads_is_reported_on_request(driver: Driver) -> None:
     body = definition(
         choose("choose", {"customer.tier == 'new'": "set", "true": "wait"}),
         wait("wait", "set", duration="${pause ?? 'PT1H'}"),
@@ -187,8 +187,8 @@ async def test_what_forms_may_mean_is_looked_for_in_bounds(driver: Driver, monke
     forms = {"ask": {"summary": f"[{', '.join(f'name_{n:02}' for n in range(50))}]"}, "again": {"summary": "name_00"}}
     body = definition(*(step(name, "USER_TASK", nextStep="end") for name in forms), end(), definition_id="many")
     body["metadata"] = {"forms": forms, "exampleVariables": {f"name_{n}" + "x" * (n == 0): 1 for n in range(100)}}
-    told = [hint.path for hint in (await validate(driver, body)).hints]
-    assert (compared, len(told)) == (1_000, 11), "of ten names, one of them twice"
+    reported = [hint.path for hint in (await validate(driver, body)).hints]
+    assert (compared, len(reported)) == (1_000, 11), "of ten names, one of them twice"
     long = {"forms": {"ask": {"summary": "a" * 40}}, "exampleVariables": {"a" * 41: 1}}
     assert (await validate(driver, body | {"metadata": long})).hints == []
 
@@ -233,8 +233,8 @@ async def test_a_definition_with_problems_is_hinted_at_too(driver: Driver) -> No
     for index, changes in ((0, {"type": "USER"}), (1, {"jobType": ""}), (2, {"conditionalNextSteps": {"1 +": "end"}})):
         steps = [ask, pay, fork, end()]
         steps[index] = steps[index] | changes
-        told = [(hint.path, hint.text) for hint in (await validate(driver, body | {"steps": steps})).hints]
-        assert told == ([never, polled], [never, formed, unused], [unused, polled])[index]
+        reported = [(hint.path, hint.text) for hint in (await validate(driver, body | {"steps": steps})).hints]
+        assert reported == ([never, polled], [never, formed, unused], [unused, polled])[index]
     for nothing in (b"{", b"[]", b'{"steps": [7, {"id": 1}]}', b"[" * 200 + b"]" * 200):
         assert (await validate(driver, nothing)).hints == []
 
@@ -255,7 +255,7 @@ async def test_problems_that_are_not_told_lead_to_no_hint(driver: Driver) -> Non
     assert not [hint for hint in found.hints if hint.path.startswith("metadata")]
 
 
-async def test_problems_are_told_while_the_database_is_away(make_driver: MakeDriver) -> None:
+async def test_problems_are_reported_while_the_database_is_away(make_driver: MakeDriver) -> None:
     """Only the hint that nobody polls is left out."""
     away = make_driver(dsn="postgresql://nobody@127.0.0.1:1/nothing").engine.drafts
     ask = step("ask", "USER_TASK", nextStep="pay", duration="PT1H")
@@ -319,9 +319,9 @@ async def test_a_problem_names_its_characters(driver: Driver) -> None:
     assert found.ok
     assert found.value_error is not None
     assert source[found.value_error.start : found.value_error.end] == "missing"
-    told = (await check(driver, source, kind="condition", variables={"amount": 1, "missing": 2})).value_error
-    assert told is not None
-    assert (told.reason, told.start, told.end) == ("a condition must give true or false", 0, len(source))
+    reported = (await check(driver, source, kind="condition", variables={"amount": 1, "missing": 2})).value_error
+    assert reported is not None
+    assert (reported.reason, reported.start, reported.end) == ("a condition must give true or false", 0, len(source))
 
 
 async def test_work_and_answer_are_bounded(driver: Driver) -> None:
@@ -351,7 +351,7 @@ async def test_what_can_not_be_asked_is_refused(driver: Driver) -> None:
         await check(driver, "1", instance_id="1f")
 
 
-async def test_what_a_call_takes_that_no_end_of_its_child_gives_is_told(driver: Driver) -> None:
+async def test_what_a_call_takes_that_no_end_of_its_child_gives_is_reported(driver: Driver) -> None:
     called = step("c", "CALL_ACTIVITY", definitionId="child", output={"a": "${result.prise}"}, nextStep="end")
     caller = definition(called, end())
     assert (await validate(driver, caller)).hints == []

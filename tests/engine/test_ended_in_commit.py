@@ -46,13 +46,13 @@ async def at_every_message(
     proxy: Proxy, fatal: bool, operation: Callable[[int], Awaitable[Any]], *, pattern: bytes = MARK.encode()
 ) -> int:
     """Call ``operation`` once for each message of the answer to what carries ``pattern``; how often that was."""
-    for heard in itertools.count():
-        cut: Cut = proxy.cut_at(pattern, committed=True, heard=heard, fatal=fatal)
+    for received in itertools.count():
+        cut: Cut = proxy.cut_at(pattern, committed=True, received=received, fatal=fatal)
         with trio.fail_after(60):
-            await operation(heard)
+            await operation(received)
             await cut.done.wait()
-        if heard == len(messages(cut.answer)):
-            return heard + 1
+        if received == len(messages(cut.answer)):
+            return received + 1
     raise AssertionError
 
 
@@ -123,17 +123,17 @@ async def test_a_user_task(cut_driver: Driver, proxy: Proxy, fatal: bool) -> Non
 
 async def test_an_upload(cut_driver: Driver, proxy: Proxy, fatal: bool) -> None:
     """The COMMIT of it is a packet of its own; the caller is told of the version that it made, and it alone."""
-    told: list[set[str]] = []
-    cut_driver.engine.events.uploaded.listen(lambda job_types: told.append(set(job_types)))
+    reported: list[set[str]] = []
+    cut_driver.engine.events.uploaded.listen(lambda job_types: reported.append(set(job_types)))
 
     async def upload(number: int) -> None:
         await cut_driver.upload(linear(1, job_type=f"work {number}"))
-        assert told[-1] == {f"work {number}"}
+        assert reported[-1] == {f"work {number}"}
 
     times = await at_every_message(proxy, fatal, upload, pattern=b"COMMIT\0")
     versions = cut_driver.rows("SELECT version FROM definition ORDER BY version")
     assert versions == [(number + 1,) for number in range(times)]
-    assert len(told) == times
+    assert len(reported) == times
 
 
 @pytest.mark.slow(reason="ends a session at each message")

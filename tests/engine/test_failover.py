@@ -42,10 +42,10 @@ def in_a_row(id: str, *job_types: str) -> dict[str, Any]:
 
 async def test_an_engine_hears_of_the_next_server_whoever_connected_before() -> None:
     """An engine comes to be when its pool has connections already."""
-    told: list[object] = []
+    reported: list[object] = []
 
     async def tell(connection: TrioConnection) -> None:
-        told.append(await connection.fetch("SELECT 1"))
+        reported.append(await connection.fetch("SELECT 1"))
 
     with tempfile.TemporaryDirectory() as directory:
         there = Path(directory)
@@ -55,11 +55,11 @@ async def test_an_engine_hears_of_the_next_server_whoever_connected_before() -> 
             await database.fetch("this_schema")
             database.on_other_server = tell
             await database.fetch("this_schema")
-        assert told == []
+        assert reported == []
         async with embedded(there / "data", settings=UNSAFE) as dsn:
             database.use(dsn)
             await database.fetch("this_schema")
-            assert len(told) == 1
+            assert len(reported) == 1
             await database.close(1)
 
 

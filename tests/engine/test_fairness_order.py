@@ -222,7 +222,7 @@ KEYS = [f"{number:02}" for number in range(30)]
 def test_no_key_with_room_is_passed_over_for_long(moves: list[tuple[str, str, bool]]) -> None:
     """Whether somebody told of it or not; and a look comes within seconds."""
     game = Round()
-    for what, key, heard in moves:
+    for what, key, received in moves:
         match what:
             case "queue":
                 game.waiting.add(key)
@@ -232,7 +232,7 @@ def test_no_key_with_room_is_passed_over_for_long(moves: list[tuple[str, str, bo
                 game.full.discard(key)
             case _:
                 game.scan()
-        if heard and what in ("queue", "free"):
+        if received and what in ("queue", "free"):
             game.hear(key)
     began = game.now
     for _ in range(len(KEYS) // Round.AT_ONCE + 2):

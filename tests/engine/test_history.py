@@ -68,7 +68,7 @@ async def test_an_items_id_is_the_jobs(driver: Driver) -> None:
     assert (await driver.history(instance))[0].id == job.id
 
 
-async def test_attempts_are_told_within_their_item(driver: Driver) -> None:
+async def test_attempts_are_reported_within_their_item(driver: Driver) -> None:
     instance = await driver.run(definition(task("x", retryCount=3), end()))
     await driver.fail(await driver.one("x", worker="ann"), "boom")
     await driver.one("x", worker="bob")
@@ -222,9 +222,9 @@ async def test_what_ended_a_wait_is_in_the_audit(driver: Driver, ends_by: str) -
     assert await driver.open_steps(instance) == ["u"]
     cause = "TIMER_FIRED" if ends_by == "duration" else "SIGNALLED"
     records = (await driver.engine.instances.audit(instance)).items
-    told = [(record.kind, record.at) for record in records if record.kind == cause or record.step_id == "w"]
-    assert [kind for kind, _ in told] == ["SIGNAL_KEPT"] * (cause == "SIGNALLED") + [cause, "STEP_COMPLETED"]
-    assert told[-2][1] == told[-1][1]
+    reported = [(record.kind, record.at) for record in records if record.kind == cause or record.step_id == "w"]
+    assert [kind for kind, _ in reported] == ["SIGNAL_KEPT"] * (cause == "SIGNALLED") + [cause, "STEP_COMPLETED"]
+    assert reported[-2][1] == reported[-1][1]
 
 
 @pytest.mark.parametrize("audited", [True, False])

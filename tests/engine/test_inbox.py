@@ -186,8 +186,8 @@ async def test_a_task_is_completed_by_whoever_claimed_it(driver: Driver, by: str
     done = UserTaskCompletion(instance_id=instance, step_id="alone", completed_by=by)
     await driver.engine.tasks.complete_user_task(done)
     records = (await driver.engine.instances.audit(instance)).items
-    told = [(record.kind, record.actor, record.detail) for record in records if record.step_id == "alone"]
-    assert told == [
+    reported = [(record.kind, record.actor, record.detail) for record in records if record.step_id == "alone"]
+    assert reported == [
         ("TASK_CLAIMED", "ann", None), ("USER_TASK_COMPLETED", expected, None), ("STEP_COMPLETED", expected, None)
     ]  # fmt: skip
 
@@ -271,7 +271,7 @@ async def test_a_summary_names_the_task_without_secrets(driver: Driver) -> None:
     assert found == {"alone": "Nadia, 92000 EUR", "other": None, "bad": None}
 
 
-async def test_tasks_of_items_are_told_apart(driver: Driver) -> None:
+async def test_tasks_of_items_are_distinguished(driver: Driver) -> None:
     """Claimed and completed by their own names: of a list the oldest may be another person's."""
     each = {"items": "${papers}", "as": "paper", "collect": "${result.ok}", "into": "verdicts"}
     forms = {"forms": {"read": {"summary": "paper.title + ' of ' + author"}}}

@@ -224,17 +224,17 @@ async def test_a_retry_claimed_before_the_failures_news_stays_watched(
     await driver.run(linear(1, retry_count=1))
     job = await driver.one("work", worker="first")
     again: list[Job] = []
-    told = trio.Event()
+    reported = trio.Event()
     committed: Callable[..., Awaitable[None]] = Transaction.carry_out
 
     async def overtaken(*args: Any) -> None:
         if not again:
             again.append(await driver.one("work", worker="second"))
         await committed(*args)
-        told.set()
+        reported.set()
 
     monkeypatch.setattr(Transaction, "carry_out", overtaken)
     await driver.fail(job)
     with trio.fail_after(60):
-        await told.wait()
+        await reported.wait()
     assert (again[0].attempt, watched_attempt(driver, job)) == (2, 2)

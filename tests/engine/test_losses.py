@@ -94,23 +94,23 @@ def loss(worker: str = "w", seq: int = 0) -> Loss:
 
 
 async def test_what_another_engine_says_is_not_told_to_others_again(autojump_clock: trio.testing.MockClock) -> None:
-    told: list[Loss] = []
-    losses = Losses(2, told.append)
-    losses.hear(loss(seq=1))
+    reported: list[Loss] = []
+    losses = Losses(2, reported.append)
+    losses.receive(loss(seq=1))
     losses.notify(loss(seq=2))
-    losses.hear(loss(seq=2))
-    assert told == [loss(seq=2)]
+    losses.receive(loss(seq=2))
+    assert reported == [loss(seq=2)]
     assert await losses.wait("w", 0) == [loss(seq=1), loss(seq=2)]
 
 
 async def test_news_are_bounded_in_time_and_number(autojump_clock: trio.testing.MockClock) -> None:
     losses = Losses(max_parked=2)
-    losses.hear(loss("old"))
+    losses.receive(loss("old"))
     await trio.sleep(KEPT_S + 1)
-    losses.hear(loss("new"))
+    losses.receive(loss("new"))
     assert (await losses.wait("old", 0), await losses.wait("new", 0)) == ([], [loss("new")])
     for seq in range(KEPT_MAX_ITEMS + 5):
-        losses.hear(loss(seq=seq))
+        losses.receive(loss(seq=seq))
     found: list[Loss] = []
     while part := await losses.wait("w", 0):
         assert len(part) <= ANSWER_MAX_ITEMS
@@ -149,9 +149,9 @@ async def test_more_watches_than_may_park_are_answered_at_once(autojump_clock: t
 async def test_an_old_loss_told_again_is_news(autojump_clock: trio.testing.MockClock) -> None:
     losses = Losses(10)
     loss = Loss("w1", 1, 1, 1, 1)
-    losses.hear(loss)
+    losses.receive(loss)
     await trio.sleep(KEPT_S + 1)
-    losses.hear(loss)
+    losses.receive(loss)
     assert await losses.wait("w1", 0) == [loss]
 
 

@@ -61,7 +61,7 @@ def chosen() -> dict[str, Any]:
     )  # fmt: skip
 
 
-TOLD = definition(
+REPORTED = definition(
     step("told", "WAIT", nextStep="end", message={"name": "told", "correlationKey": "k"}), end(), definition_id="told"
 )
 
@@ -361,7 +361,7 @@ async def test_a_signal(cut_driver: Driver, proxy: Proxy, committed: bool) -> No
 
 
 async def test_a_message_to_who_waits(cut_driver: Driver, proxy: Proxy, committed: bool) -> None:
-    instance = await cut_driver.run(TOLD)
+    instance = await cut_driver.run(REPORTED)
     published = await losing(proxy, committed, lambda: cut_driver.publish("told", "k", {"x": MARK}))
     assert [one.instance_id for one in published.delivered] == [instance]
     assert await cut_driver.status(instance) == "COMPLETED"
@@ -376,7 +376,7 @@ async def test_a_message_that_is_kept(cut_driver: Driver, proxy: Proxy, committe
 
 
 async def test_a_start_that_a_message_waits_for(cut_driver: Driver, proxy: Proxy, committed: bool) -> None:
-    await cut_driver.upload(TOLD)
+    await cut_driver.upload(REPORTED)
     await cut_driver.publish("told", "k", {"x": 1})
     view = await losing(proxy, committed, lambda: cut_driver.start("told"), b"INSERT INTO subscription")
     await cut_driver.due()
@@ -386,7 +386,7 @@ async def test_a_start_that_a_message_waits_for(cut_driver: Driver, proxy: Proxy
 
 async def test_a_message_that_gets_there(cut_driver: Driver, proxy: Proxy, committed: bool) -> None:
     await cut_driver.publish("told", "k", {"x": MARK})
-    instance = await cut_driver.run(TOLD)
+    instance = await cut_driver.run(REPORTED)
     await losing(proxy, committed, cut_driver.due, b"DELETE FROM message")
     await cut_driver.due()
     assert await cut_driver.status(instance) == "COMPLETED"

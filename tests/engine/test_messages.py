@@ -328,7 +328,7 @@ async def test_what_is_no_message_is_refused(driver: Driver, fields: dict[str, A
     assert driver.rows(MESSAGES) == []
 
 
-async def test_where_it_stands_is_told_with_the_message(driver: Driver) -> None:
+async def test_where_it_stands_is_reported_with_the_message(driver: Driver) -> None:
     instance = await waiting(driver)
     found = await driver.engine.diagnosis.state(instance)
     assert (found.why.code, found.why.text) == ("waits-for-message", "w waits for the message 'paid' '7'")

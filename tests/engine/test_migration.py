@@ -292,7 +292,7 @@ async def test_what_stands_free_may_not_come_into_a_block(driver: Driver) -> Non
     assert "inside the block of gateway 'fork'" in (await reasons(driver, instance))[0]
 
 
-async def test_every_reason_is_told(driver: Driver) -> None:
+async def test_every_reason_is_reported(driver: Driver) -> None:
     body = definition(
         gateway("fork", "a", "b", "c"), task("a", "join"), task("b", "join"), user("c", "join"), joining(), end()
     )
@@ -304,8 +304,8 @@ async def test_every_reason_is_told(driver: Driver) -> None:
             task("c", "join"), joining(), end(), id="many",
         )
     )  # fmt: skip
-    told = await reasons(driver, instance)
-    assert [reason.split(":")[0].split(",")[0] for reason in sorted(told)] == [
+    reported = await reasons(driver, instance)
+    assert [reason.split(":")[0].split(",")[0] for reason in sorted(reported)] == [
         "it stands on step 'a'", "it stands on step 'c'", "step 'b' is under way as a job of type 'b'"
     ]  # fmt: skip
 

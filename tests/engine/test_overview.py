@@ -161,10 +161,10 @@ def test_a_stream_is_seen_while_it_waits_and_works() -> None:
 def test_old_history_that_is_held_needs_somebody() -> None:
     now = datetime(2026, 3, 1, tzinfo=UTC)
     held = OverdueHistory(3, 31, now - timedelta(days=61))
-    (told,) = attention.of_retention(held, 30, now)
-    assert (told.kind, told.text) == ("retention", "3 instances keep old history")
-    assert told.detail.endswith("The oldest is 1f.")
-    assert told.query == {"startedBefore": "2025-12-30T00:00:00+00:00"}
+    (reported,) = attention.of_retention(held, 30, now)
+    assert (reported.kind, reported.text) == ("retention", "3 instances keep old history")
+    assert reported.detail.endswith("The oldest is 1f.")
+    assert reported.query == {"startedBefore": "2025-12-30T00:00:00+00:00"}
     assert attention.of_retention(held, 31, now) == [], "they may have ended within the retention"
     assert attention.of_retention(held, None, now) == attention.of_retention(None, 30, now) == []
 
@@ -226,21 +226,21 @@ async def test_samples_become_sums_with_age_and_go_after_a_week(make_driver: Mak
         assert connection.execute("SELECT count(*) FROM sample WHERE counts <> '{}'").fetchone() == (0,)
 
 
-async def test_a_queue_without_workers_is_told_of_until_one_polls(make_driver: MakeDriver) -> None:
+async def test_a_queue_without_workers_is_reported_until_one_polls(make_driver: MakeDriver) -> None:
     driver = make_driver()
     chores = Housekeeping(driver.engine)
     await driver.upload(linear(1, job_type="work"))
     await driver.start("linear")
     assert kinds(await probe(driver, chores)) == {}, "a job may wait for a moment"
     driver.clock.advance(180)
-    told = kinds(await probe(driver, chores))["no-worker"]
-    assert (told.text, told.job_type, told.count) == ("No workers for work", "work", 1)
-    assert told.detail == "1 job waits, the oldest for 3 min"
+    reported = kinds(await probe(driver, chores))["no-worker"]
+    assert (reported.text, reported.job_type, reported.count) == ("No workers for work", "work", 1)
+    assert reported.detail == "1 job waits, the oldest for 3 min"
     await driver.poll("other", "work", worker="w-9", n=0)
     assert "no-worker" not in kinds(await probe(driver, chores))
 
 
-async def test_a_paused_queue_is_told_while_jobs_wait(make_driver: MakeDriver) -> None:
+async def test_a_paused_queue_is_reported_while_jobs_wait(make_driver: MakeDriver) -> None:
     driver = make_driver()
     queues, chores = driver.engine.queues, Housekeeping(driver.engine)
     await queues.put("crm", QueuePolicy(["one", "two", "three"], paused=True))
@@ -249,9 +249,9 @@ async def test_a_paused_queue_is_told_while_jobs_wait(make_driver: MakeDriver) -
         await driver.upload(linear(1, definition_id=name, job_type=name))
         await driver.start(name)
         driver.clock.advance(60)
-    told = [one for one in (await probe(driver, chores)).attention if one.kind == "queue-paused"]
-    assert [(one.severity, one.text, one.count) for one in told] == [("warning", "The queue crm is paused", 3)]
-    assert (told[0].detail, told[0].job_type) == ("3 jobs wait, the oldest for 3 min", "one")
+    reported = [one for one in (await probe(driver, chores)).attention if one.kind == "queue-paused"]
+    assert [(one.severity, one.text, one.count) for one in reported] == [("warning", "The queue crm is paused", 3)]
+    assert (reported[0].detail, reported[0].job_type) == ("3 jobs wait, the oldest for 3 min", "one")
     await queues.pause("crm", paused=False)
     assert "queue-paused" not in kinds(await probe(driver, chores))
 
@@ -260,8 +260,8 @@ def test_a_paused_queue_is_not_said_to_fall_behind() -> None:
     measured = [{"slow": Depth(1_000 + 100 * number, 300.0)} for number in range(40)]
     facts = {"slow": QueueFacts(1, 0, 0, None)}
     for queue, expected in ((None, ["queue-grows"]), ("crm", [])):
-        told = attention.of_queues(measured, facts, {}, datetime.now(UTC), {"slow": queue}.get)
-        assert [one.kind for one in told] == expected
+        reported = attention.of_queues(measured, facts, {}, datetime.now(UTC), {"slow": queue}.get)
+        assert [one.kind for one in reported] == expected
 
 
 async def test_a_queue_that_grows_for_minutes_falls_behind(make_driver: MakeDriver) -> None:
@@ -272,8 +272,8 @@ async def test_a_queue_that_grows_for_minutes_falls_behind(make_driver: MakeDriv
     activity.observe_poll("w-1", ("slow", "steady"))
     with psycopg.connect(driver.dsn) as connection:
         connection.execute("""INSERT INTO sample VALUES (10, penstock_now(), 0, '{}', '{"slow": 1, "steady": 1}')""")
-    told = (await driver.engine.overview.read("15m")).attention
-    assert [(one.kind, one.text) for one in told] == [("queue-grows", "slow falls behind")]
+    reported = (await driver.engine.overview.read("15m")).attention
+    assert [(one.kind, one.text) for one in reported] == [("queue-grows", "slow falls behind")]
     assert len(activity.depths) == DEPTHS_KEPT
 
 
@@ -284,9 +284,9 @@ async def test_an_engine_tells_its_own_troubles(make_driver: MakeDriver) -> None
     assert kinds(await probe(driver, Housekeeping(driver.engine))) == {}
     activity.observe_lag(1.25)
     activity.away = lambda: ["kafka"]
-    told = kinds(await probe(driver, Housekeeping(driver.engine)))
-    assert told["degraded"].text == "kafka is unavailable"
-    assert told["lag"].detail == "Its event loop was 1.2 s late within a minute"
+    reported = kinds(await probe(driver, Housekeeping(driver.engine)))
+    assert reported["degraded"].text == "kafka is unavailable"
+    assert reported["lag"].detail == "Its event loop was 1.2 s late within a minute"
     for _ in range(LAGS_KEPT):
         activity.observe_lag(0.0)
     activity.away = list
@@ -338,12 +338,12 @@ async def test_no_more_failures_are_counted_than_it_bears(
     for reason in ("old", "gateway: 503", "gateway: 504", "gateway: 505"):
         await driver.start("shop")
         await driver.fail(await driver.one("charge"), reason, retryable=False)
-    (told,) = (await probe(driver, Housekeeping(driver.engine))).attention
-    assert (told.text, told.detail) == ("3+ instances of shop v1 failed", "gateway: 505")
-    assert (told.count, told.exact) == (3, False)
+    (reported,) = (await probe(driver, Housekeeping(driver.engine))).attention
+    assert (reported.text, reported.detail) == ("3+ instances of shop v1 failed", "gateway: 505")
+    assert (reported.count, reported.exact) == (3, False)
 
 
-async def test_a_queue_that_is_full_for_long_is_told(make_driver: MakeDriver) -> None:
+async def test_a_queue_that_is_full_for_long_is_reported(make_driver: MakeDriver) -> None:
     driver = make_driver()
     chores = Housekeeping(driver.engine)
     await driver.engine.queues.put("crm", QueuePolicy(["one", "two"], concurrency=1))
@@ -361,16 +361,21 @@ async def test_a_queue_that_is_full_for_long_is_told(make_driver: MakeDriver) ->
 
     assert await probed() == {}, "limits are there to keep jobs back"
     driver.clock.advance(attention.FULL_AGE_S + 1)
-    told = (await probed())["queue-full"]
-    assert (told.severity, told.text, told.count, told.job_type) == ("warning", "The queue crm is full", 3, "one")
-    assert told.detail == "3 jobs wait, the oldest for 5 min: in its queue 'crm' 1 job runs, of 1 at most"
+    reported = (await probed())["queue-full"]
+    assert (reported.severity, reported.text, reported.count, reported.job_type) == (
+        "warning",
+        "The queue crm is full",
+        3,
+        "one",
+    )
+    assert reported.detail == "3 jobs wait, the oldest for 5 min: in its queue 'crm' 1 job runs, of 1 at most"
     await driver.engine.queues.pause("crm", paused=True)
     assert set(await probed()) == {"queue-paused"}
     await driver.engine.queues.put("crm", QueuePolicy(["one", "two"], concurrency=9, paused=False))
     assert await probed() == {}
 
 
-async def test_an_engine_that_left_is_told_for_a_day(make_driver: MakeDriver) -> None:
+async def test_an_engine_that_left_is_reported_for_a_day(make_driver: MakeDriver) -> None:
     driver = make_driver()
     row: Mapping[str, object] = {"mode": "polling", "description": "host-7, 4711"}
     with psycopg.connect(driver.dsn) as connection:

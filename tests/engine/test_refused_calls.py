@@ -109,13 +109,13 @@ async def test_refusals_of_one_append_are_forgotten_in_its_order(make_driver: Ma
 
 async def test_who_waits_for_a_call_that_is_refused_and_forgotten_hears_so(make_driver: MakeDriver) -> None:
     driver = make_driver(refused_calls_max_items=1)
-    run, heard = await begin(driver), dict[str, str | None]()
+    run, received = await begin(driver), dict[str, str | None]()
 
     async def wait(id: str) -> None:
         call = UpdateCall("set", msgspec.Raw(b"[1]"), id, wait_seconds=20)
         answered = await driver.engine.updates.ask(run.instance_id, call)
         assert answered.status == "REFUSED"
-        heard[id] = answered.reason
+        received[id] = answered.reason
 
     async with trio.open_nursery() as nursery:
         for id in ("a", "b"):
@@ -126,7 +126,7 @@ async def test_who_waits_for_a_call_that_is_refused_and_forgotten_hears_so(make_
         new = [NewRecord(18, call.path, str(call.pos), f'{{"refused":"{MARK}"}}', rules=3) for call in asked]
         await append(driver, run.run_lease, *new, after=asked[-1].pos, mail=2)
     kept, forgotten = asked[-1].path, asked[0].path
-    assert heard == {kept: MARK, forgotten: FORGOTTEN}
+    assert received == {kept: MARK, forgotten: FORGOTTEN}
 
 
 async def test_an_executor_that_lost_the_run_forgets_nothing(make_driver: MakeDriver) -> None:

@@ -108,7 +108,7 @@ async def test_an_edit_that_says_nothing_sensible_is_refused(make_driver: MakeDr
     assert driver.snapshot() == before
 
 
-async def test_of_two_editors_the_second_is_told(driver: Driver) -> None:
+async def test_of_two_editors_the_second_is_reported(driver: Driver) -> None:
     instance = await driver.run(ASKED, {"a": 1})
     assert await edit(driver, instance, {"a": 2}, if_version="0") == {"a": 2}
     with pytest.raises(Conflict, match="ifVersion"):

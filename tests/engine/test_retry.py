@@ -42,10 +42,10 @@ async def seconds_to_timer(driver: Driver) -> float:
 async def test_a_failed_instance_stands_in_the_log(driver: Driver, capsys: pytest.CaptureFixture[str]) -> None:
     instance = await driver.run(linear(1))
     await driver.fail(await driver.one("work"), "no stock")
-    (told,) = [line for line in capsys.readouterr().out.splitlines() if "an instance failed" in line]
-    assert f"instance={instance}" in told
-    assert "definition=linear" in told
-    assert "no stock" in told
+    (reported,) = [line for line in capsys.readouterr().out.splitlines() if "an instance failed" in line]
+    assert f"instance={instance}" in reported
+    assert "definition=linear" in reported
+    assert "no stock" in reported
 
 
 async def test_many_failed_instances_are_few_lines(mock_clock: MockClock, capsys: pytest.CaptureFixture[str]) -> None:
@@ -55,8 +55,8 @@ async def test_many_failed_instances_are_few_lines(mock_clock: MockClock, capsys
         failed.notify(0x2F, "other", "")
     mock_clock.jump(INTERVAL_S)
     failed.notify(0x3F, "one", "")
-    told = [line.split("component=", 1)[1] for line in capsys.readouterr().out.splitlines()]
-    assert [sorted(line.split()[1:]) for line in told] == [
+    reported = [line.split("component=", 1)[1] for line in capsys.readouterr().out.splitlines()]
+    assert [sorted(line.split()[1:]) for line in reported] == [
         ["definition=one", "instance=1f", f"reason={'r' * REASON_MAX_CHARS}"],
         ["definition=other", "instance=2f", "reason="],
         ["definition=one", "instance=3f", "left_out=2", "reason="],

@@ -108,10 +108,10 @@ async def test_next_times_are_reckoned_anew_at_a_start(make_driver: MakeDriver) 
     driver = make_driver()
     await begun(driver, overlap="ALLOW")
     hour = last_full_hour(driver) + timedelta(hours=1)
-    told = driver.rows("UPDATE schedule SET fire_at = fire_at + interval '1 h' RETURNING fire_at")
-    assert told == [(hour + timedelta(hours=1),)], "an hour late, by what was known before"
+    reported = driver.rows("UPDATE schedule SET fire_at = fire_at + interval '1 h' RETURNING fire_at")
+    assert reported == [(hour + timedelta(hours=1),)], "an hour late, by what was known before"
     await settle(driver)
-    assert driver.rows("SELECT fire_at FROM schedule") == told, "who has looked does not look again"
+    assert driver.rows("SELECT fire_at FROM schedule") == reported, "who has looked does not look again"
     after = make_driver()
     await settle(after)
     assert driver.rows("SELECT fire_at FROM schedule") == [(hour,)]

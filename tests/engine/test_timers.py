@@ -328,10 +328,10 @@ async def test_a_look_puts_off_so_many_starts_at_most(driver: Driver, monkeypatc
         driver.clock.advance(3 * 3_600)
     later = await driver.start("linear", delay="PT1H")
     driver.clock.advance(4 * 3_600)
-    told = "SELECT count(*) FROM timer WHERE (throttle ->> 4)::boolean"
+    reported = "SELECT count(*) FROM timer WHERE (throttle ->> 4)::boolean"
     assert await driver.due() == 1
     assert (await driver.view(later.id)).current_step_ids == ["task-1"]
-    assert driver.rows(told) == [(6,)], "two of each of three keys"
+    assert driver.rows(reported) == [(6,)], "two of each of three keys"
     with trio.fail_after(20):
         await driver.engine.timers.wait_due()
     assert [await driver.due() for _ in range(5)] == [0, 2, 2, 2, 0]

@@ -35,13 +35,13 @@ class Saga:
     def __init__(self) -> None:
         self.instance = ""
         self.jobs: dict[int, Job] = {}
-        self.told: list[Any] = []
+        self.reported: list[Any] = []
 
     async def job(self, driver: Driver, place: int, job_type: str) -> Job:
         if place not in self.jobs:
             self.jobs[place] = await driver.one(job_type)
             if "compensating" in (seen := variables_of(self.jobs[place])):
-                self.told.append(seen["compensating"]["stepId"])
+                self.reported.append(seen["compensating"]["stepId"])
         return self.jobs[place]
 
 
@@ -145,5 +145,5 @@ async def test_an_engine_is_lost_at_each_commit_of_a_saga(
             await call(saga, lost if place < at else other, place)
         view = await other.view(saga.instance)
         assert (view.status, view.failure_reason) == (story.status, story.reason), f"call {at}"
-        assert saga.told == story.undone, f"call {at}"
+        assert saga.reported == story.undone, f"call {at}"
         check_each_is_undone_once(other, saga.instance)

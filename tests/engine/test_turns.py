@@ -195,7 +195,7 @@ async def test_a_delayed_start_keeps_what_its_definition_says(driver: Driver) ->
     assert_invariants(driver.dsn)
 
 
-async def test_a_turn_that_failed_is_told_by_the_retry(driver: Driver) -> None:
+async def test_a_turn_that_failed_is_reported_by_the_retry(driver: Driver) -> None:
     fields = {"flowKey": "${tenant}"}
     await driver.upload(definition(service("a", "b"), service("b", "end"), end(), definition_id="d") | fields)
     made = await driver.start("d", delay="PT1H")

@@ -106,7 +106,7 @@ async def test_the_holder_hears_of_mail_through_every_engine(make_driver: MakeDr
     run = await begin(here)
     journal = here.engine.journal
     journal.open_mailbox(HOLDER)
-    there.engine.events.mailed.listen(journal.hear)  # as NOTIFY does it
+    there.engine.events.mailed.listen(journal.receive)  # as NOTIFY does it
     for number, driver in enumerate((here, there), 1):
         await send(driver, run)
         with trio.fail_after(10):
@@ -164,7 +164,7 @@ async def test_who_can_be_told_nothing_says_why(make_driver: MakeDriver) -> None
     await send(driver, run)
 
 
-async def test_a_cancel_is_told_once_and_the_body_cleans_up(driver: Driver) -> None:
+async def test_a_cancel_is_reported_once_and_the_body_cleans_up(driver: Driver) -> None:
     run = await begin(driver)
     assert (await driver.cancel(run.instance_id, "customer")).status == "ACTIVE"
     await driver.cancel(run.instance_id, "again")

@@ -28,7 +28,7 @@ async def begin(watch: Watch, *instances: str, newer_than: str | None = None, ov
     return found.tag
 
 
-async def told(
+async def reported(
     watch: Watch, since: str, *instances: str, newer_than: str | None = None, overview: str | None = None
 ) -> Changes | None:
     """After one look."""
@@ -48,18 +48,18 @@ async def told(
     return found[0] if found else None
 
 
-async def test_each_change_is_told_once(driver: Driver) -> None:
+async def test_each_change_is_reported_once(driver: Driver) -> None:
     watch = driver.engine.watch
     one, other = await driver.run(linear(1, job_type="j")), (await driver.start("linear")).id
     tag = await begin(watch, one, other)
-    assert await told(watch, tag, one, other) is None
+    assert await reported(watch, tag, one, other) is None
     job = await driver.one("j")
-    news = await told(watch, tag, one, other)
+    news = await reported(watch, tag, one, other)
     assert news is not None
     assert news.changed == [job.instance_id]
-    assert await told(watch, news.tag, one, other) is None
+    assert await reported(watch, news.tag, one, other) is None
     await driver.complete(job)
-    again = await told(watch, news.tag, one, other)
+    again = await reported(watch, news.tag, one, other)
     assert again is not None
     assert again.changed == [job.instance_id]
     # Whoever was not there meanwhile is told at once.
@@ -68,29 +68,29 @@ async def test_each_change_is_told_once(driver: Driver) -> None:
     assert late.changed == [job.instance_id]
 
 
-async def test_what_happened_between_two_calls_is_told(driver: Driver) -> None:
+async def test_what_happened_between_two_calls_is_reported(driver: Driver) -> None:
     watch = driver.engine.watch
     instance = await driver.run(linear(1, job_type="j"))
     tag = await begin(watch, instance)
     await driver.one("j")
     await watch.poll()  # nobody watches, others do
-    news = await told(watch, tag, instance)
+    news = await reported(watch, tag, instance)
     assert news is not None
     assert news.changed == [instance]
 
 
-async def test_newer_instances_are_told(driver: Driver) -> None:
+async def test_newer_instances_are_reported(driver: Driver) -> None:
     watch = driver.engine.watch
     first = await driver.run(linear(1, job_type="j"))
     tag = await begin(watch, newer_than=first)
-    assert await told(watch, tag, newer_than=first) is None
+    assert await reported(watch, tag, newer_than=first) is None
     second = (await driver.start("linear")).id
-    news = await told(watch, tag, newer_than=first)
+    news = await reported(watch, tag, newer_than=first)
     assert news is not None
     assert news.newer == 1
-    assert await told(watch, news.tag, newer_than=second) is None
+    assert await reported(watch, news.tag, newer_than=second) is None
     third = [(await driver.start("linear")).id for _ in range(3)][-1]
-    news = await told(watch, news.tag, newer_than=first)
+    news = await reported(watch, news.tag, newer_than=first)
     assert news is not None
     assert news.newer == 4
     begun = await watch.wait(None, [], second, 0)
@@ -107,16 +107,16 @@ async def test_one_call_tells_changes_and_the_overview(driver: Driver) -> None:
     assert first.overview is not None
     assert first.overview.open.count == 1
     overview.forget()
-    assert await told(watch, first.tag, instance, overview="15m") is None  # only its time is another one
+    assert await reported(watch, first.tag, instance, overview="15m") is None  # only its time is another one
     await driver.start("linear")
     overview.forget()
-    news = await told(watch, first.tag, instance, overview="15m")
+    news = await reported(watch, first.tag, instance, overview="15m")
     assert news is not None
     assert news.changed == []
     assert news.overview is not None
     assert news.overview.open.count == 2
     await driver.complete(await driver.one("j"))
-    change = await told(watch, news.tag, instance, overview="15m")  # the overview is not two seconds old
+    change = await reported(watch, news.tag, instance, overview="15m")  # the overview is not two seconds old
     assert change is not None
     assert (change.changed, change.overview) == ([instance], None)
 
@@ -139,7 +139,7 @@ async def test_a_newcomers_overview_is_told_to_others(driver: Driver) -> None:
     (news,) = found
     assert news is not None
     assert news.overview is not None
-    assert await told(watch, tag, overview="24h") is not None
+    assert await reported(watch, tag, overview="24h") is not None
     assert not watch._ranges
     with pytest.raises(BadRequest, match="range"):
         await watch.wait(None, [], None, 0, "2h")

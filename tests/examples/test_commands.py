@@ -63,12 +63,12 @@ def listens(port: int) -> bool:
         return sock.connect_ex(("127.0.0.1", port)) == 0
 
 
-def test_a_worker_works_until_it_is_told_to_stop(engine: RunningEngine) -> None:
+def test_a_worker_works_until_it_is_stopped(engine: RunningEngine) -> None:
     with reserved_ports(1) as (port,):
-        works_until_it_is_told_to_stop(engine, port)
+        works_until_it_is_stopped(engine, port)
 
 
-def works_until_it_is_told_to_stop(engine: RunningEngine, port: int) -> None:
+def works_until_it_is_stopped(engine: RunningEngine, port: int) -> None:
     servers = [[sys.executable, "-m", "hypercorn", "--bind", f"127.0.0.1:{port}", "web_app:app"]]
     servers += [[sys.executable, "order_worker.py"]]
     processes = [subprocess.Popen(command, cwd=EXAMPLES, env=environment(engine)) for command in servers]

@@ -163,7 +163,7 @@ def test_a_logged_exception_is_pythons_own_text(capsys):
         raise ZeroDivisionError("by nothing")
     except ZeroDivisionError:
         structlog.get_logger().exception("it failed")
-    told = capsys.readouterr().out
-    assert "Traceback (most recent call last):\n" in told
-    assert "ZeroDivisionError: by nothing" in told
-    assert "╭" not in told
+    reported = capsys.readouterr().out
+    assert "Traceback (most recent call last):\n" in reported
+    assert "ZeroDivisionError: by nothing" in reported
+    assert "╭" not in reported

@@ -91,7 +91,7 @@ def test_a_lock_with_unfit_files_is_not_used(here, owner, name, value):
     assert bootstrap.find_lock("[engine]") is None
 
 
-def test_a_stale_lock_is_told_and_not_used(here, capsys):
+def test_a_stale_lock_is_reported_and_not_used(here, capsys):
     here.setattr(bootstrap, "dependencies_state", lambda: "other")
     assert bootstrap.find_lock("[engine]") is None
     assert "older than pyproject.toml" in capsys.readouterr().out

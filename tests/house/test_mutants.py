@@ -30,6 +30,6 @@ def test_sixty_mutants_are_spread_over_six_packages() -> None:
     assert {one.package for one in found if one.file.split("/")[2] != one.package} == set()
 
 
-def test_a_mutant_without_its_place_is_told() -> None:
+def test_a_mutant_without_its_place_is_reported() -> None:
     with pytest.raises(ValueError, match=r"core/gone: src/a\.py has its text 0 times"):
         Mutant("core", "gone", "src/a.py", "old", "new", []).applied("another text")

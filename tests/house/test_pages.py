@@ -95,14 +95,14 @@ def test_every_metric_that_a_page_names_is_one():
 
 def test_every_extra_that_a_page_tells_to_install_is_one():
     extras = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]["optional-dependencies"].keys()
-    told = {
+    reported = {
         extra
         for page in [*TOP.glob("*.md"), *(TOP / "docs").rglob("*.md"), *PACKAGE.rglob("*.py")]
         for named in re.findall(r"penstock-workflow\[([a-z,]+)\]", page.read_text())
         for extra in named.split(",")
     }
-    assert told - extras == set()
-    assert told >= {"engine", "kafka", "testing"}
+    assert reported - extras == set()
+    assert reported >= {"engine", "kafka", "testing"}
 
 
 def test_the_quickstart_is_python_that_runs_without_the_engines_packages():

@@ -125,7 +125,7 @@ def test_an_empty_file_changes_nothing(yaml_file):
     assert load_settings(config_path=yaml_file("# nothing\n"), environ={}) == Settings()
 
 
-def test_every_problem_is_told_at_once_with_its_source(yaml_file):
+def test_every_problem_is_reported_at_once_with_its_source(yaml_file):
     path = yaml_file(
         "# first line\nrest_prot: 1\nmax_body_bytes: 1\nlog_level: loud\ngrpc_port: '9'\nrest_port: 1\nrest_port: 2\n"
         "docs_enabled: perhaps\n"
@@ -156,7 +156,7 @@ def test_a_file_without_a_mapping_is_refused_with_its_line(yaml_file, text, line
     assert line is None or f":{line}: " in problem
 
 
-def test_a_value_that_breaks_yaml_is_told_with_its_line(yaml_file):
+def test_a_value_that_breaks_yaml_is_reported_with_its_line(yaml_file):
     [problem] = problems(config_path=yaml_file("rest_port: 1\ngrpc_port: 2026-13-01\n"))
     assert ":2: grpc_port: month must be in 1..12" in problem
 

@@ -47,7 +47,7 @@ class Parked:
         self.entered = trio.Event()
         self.released = trio.Event()
         self.left = trio.Event()
-        self.told: Message | None = None
+        self.reported: Message | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await read_body(receive)
@@ -56,7 +56,7 @@ class Parked:
             async with trio.open_nursery() as nursery:
 
                 async def watch() -> None:
-                    self.told = await receive()
+                    self.reported = await receive()
                     nursery.cancel_scope.cancel()
 
                 nursery.start_soon(watch)

@@ -202,7 +202,7 @@ async def test_a_parked_application_is_told_that_its_client_went_away(serve_eith
             await client.send(post("/poll", b"{}"))
             await app.entered.wait()
         await app.left.wait()
-    assert app.told == {"type": "http.disconnect"}
+    assert app.reported == {"type": "http.disconnect"}
 
 
 async def test_a_parked_application_answers_when_it_is_released(serve_either: Serve) -> None:
@@ -212,7 +212,7 @@ async def test_a_parked_application_answers_when_it_is_released(serve_either: Se
         await app.entered.wait()
         app.released.set()
         assert (await client.read()).body == b"released"
-        assert app.told is None
+        assert app.reported is None
         assert (await client.ask(post("/poll", b"{}"))).body == b"released"
 
 

@@ -149,7 +149,7 @@ async def test_a_body_in_pieces_arrives_whole(app: Batches) -> None:
         assert app.bodies == [body]
 
 
-async def test_a_client_that_waits_for_100_continue_is_told(app: Batches) -> None:
+async def test_a_client_that_waits_for_100_continue_is_reported(app: Batches) -> None:
     async with answered_by(app) as (_, client):
         await client.send(b"POST /now HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n")
         assert (await client.stream.receive_some()).startswith(b"HTTP/1.1 100 ")
@@ -198,7 +198,7 @@ async def test_a_fault_in_reading_ends_one_connection(app: Batches) -> None:
         assert (await other.ask(post("/now"))).status == 200
 
 
-async def test_a_refusal_of_the_server_is_told(app: Batches) -> None:
+async def test_a_refusal_of_the_server_is_reported(app: Batches) -> None:
     async with answered_by(app, max_body_bytes=10) as (_, client):
         assert (await client.ask(post("/now"))).status == 200
         assert (await client.ask(post("/now", b"x" * 11))).status == 413

@@ -60,7 +60,7 @@ async def test_bytes_during_an_answer_are_kept_for_the_next_request() -> None:
         for piece in (b"POST /second HTTP/1.1\r\nHo", b"st: a\r\nContent-Length: 4\r\n\r\nbo", b"dy" + get("/third")):
             await client.send(piece)
             await trio.testing.wait_all_tasks_blocked()
-        assert app.told is None
+        assert app.reported is None
         app.released.set()
         replies = [await client.read() for _ in range(3)]
     assert [reply.body for reply in replies] == [b"released"] * 3
@@ -98,13 +98,13 @@ async def test_an_application_may_stop_watching_and_start_again() -> None:
 
 
 async def test_a_watch_in_another_task_ends_with_the_answer() -> None:
-    told = []
+    reported = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await read_body(receive)
 
         async def watch() -> None:
-            told.append(await receive())
+            reported.append(await receive())
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(watch)
@@ -115,7 +115,7 @@ async def test_a_watch_in_another_task_ends_with_the_answer() -> None:
         assert (await client.ask(post("/x"))).body == b"ok"
         assert (await client.ask(post("/x"))).body == b"ok"
         await trio.testing.wait_all_tasks_blocked()
-    assert told == [{"type": "http.disconnect"}] * 2
+    assert reported == [{"type": "http.disconnect"}] * 2
 
 
 async def test_a_half_closed_client_still_gets_its_answer() -> None:
@@ -407,17 +407,17 @@ async def test_a_parked_request_has_no_deadline(autojump_clock: trio.testing.Moc
 
 async def test_a_client_that_does_not_read_is_dropped(serve_native: Serve) -> None:
     ended = trio.Event()
-    told = []
+    reported = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         for _ in range(1_000):
             await send({"type": "http.response.body", "body": b"x" * 1_000_000, "more_body": True})
-            if told and told[-1]["type"] == "http.disconnect":
+            if reported and reported[-1]["type"] == "http.disconnect":
                 break
             with trio.move_on_after(0):
-                told.append(await receive())
-        told.append(await receive())
+                reported.append(await receive())
+        reported.append(await receive())
         ended.set()
 
     async with (
@@ -426,7 +426,7 @@ async def test_a_client_that_does_not_read_is_dropped(serve_native: Serve) -> No
     ):
         await client.send(get("/x"))
         await ended.wait()
-        assert told[-1] == {"type": "http.disconnect"}
+        assert reported[-1] == {"type": "http.disconnect"}
         assert http.server.statistics().timed_out_total == 1
 
 

@@ -36,7 +36,7 @@ class Sent(NamedTuple):
     first: bytes
     second: bytes
     line: bytes
-    told: int
+    reported: int
     """So much more than there is."""
     at: int
     other: bytes
@@ -48,7 +48,7 @@ class Sent(NamedTuple):
 
     @property
     def like_it(self) -> bytes:
-        data = self.head(self.line, max(0, len(self.second) + self.told)) + self.second
+        data = self.head(self.line, max(0, len(self.second) + self.reported)) + self.second
         return data[: self.at] + self.other + data[self.at + len(self.other) :] + self.more
 
 

@@ -136,7 +136,7 @@ async def test_a_repeated_record_is_one_job(broker, engine, job_type):
     assert handled == {"j1": 1, "j2": 1, "j3": 1}
 
 
-async def test_poison_is_skipped_and_told(broker, engine, job_type, caplog):
+async def test_poison_is_skipped_and_reported(broker, engine, job_type, caplog):
     await make_topic(broker.bootstrap, job_type)
     good = record(1, job_type)
     await send(

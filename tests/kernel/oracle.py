@@ -268,10 +268,10 @@ class TrioSide:
     def receive(self, name: str, type_: str):
         return self.mail[name].receive(type_)
 
-    def tell_now(self, name: str, value: object) -> None:
+    def send_now(self, name: str, value: object) -> None:
         self.mail[name].put(value)
 
-    async def tell(self, messages: list) -> None:
+    async def send_all(self, messages: list) -> None:
         for at, name, value in messages:
             await trio.sleep_until(at)
             if isinstance(value, Act):
@@ -355,7 +355,7 @@ def on_trio(program: Program, seed: int) -> tuple:
             interpreter = Interpreter(side)
             outside.start_soon(guarded)
             outside.start_soon(side.hand_out)
-            outside.start_soon(side.tell, program.messages)
+            outside.start_soon(side.send_all, program.messages)
             await trio.sleep(STUCK_AT)
             interpreter.release()
             await trio.sleep(STUCK_AT)
@@ -425,7 +425,7 @@ class KernelSide:
 
         return block(Receive(name, outcome, raises=type_.endswith("!")))
 
-    def tell_now(self, name: str, value: str) -> None:
+    def send_now(self, name: str, value: str) -> None:
         self.kernel.mailbox(name).put(Record(0, JournalKind.MESSAGE, name=name, payload=value), self.kernel)
 
     def step(self, i: int, seconds: float, fails: bool, stubborn: bool):

@@ -230,7 +230,7 @@ class Interpreter:
         for _ in range(ENOUGH):
             self.semaphore.release()
             for name in NAMES:
-                self.env.tell_now(name, "late")
+                self.env.send_now(name, "late")
         for event in self.events:
             event.set()
         self.sender.close()

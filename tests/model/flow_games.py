@@ -141,7 +141,7 @@ class FlowGame:
             case "drop":
                 await self.hands.delete_queue()
                 self.model.policy = None
-                await self.tell()
+                await self.notify()
             case "pause":
                 await self.pause()
             case "cancel":
@@ -300,15 +300,15 @@ class FlowGame:
             body["ratePerKey"] = rate_body(policy.rate_per_key)
         await self.hands.put_queue(body)
         self.model.policy = policy
-        await self.tell()
+        await self.notify()
 
     async def pause(self) -> None:
         assert self.model.policy is not None
         self.model.policy = replace(self.model.policy, paused=not self.model.policy.paused)
         await self.hands.pause_queue(paused=self.model.policy.paused)
-        await self.tell()
+        await self.notify()
 
-    async def tell(self) -> None:
+    async def notify(self) -> None:
         """A second has passed: all engines know of the queue."""
         for driver in self.engines:
             await driver.engine.queues.run_once()
@@ -376,8 +376,8 @@ class FlowGame:
 
     async def follow_end(self, id: str, batch: ModelBatch, place: int) -> None:
         view, counts = await self.hands.batch(id), batch.counts()
-        told: dict[str, Any] = {name: counts[name.upper()] for name in COUNTED[2:]}
-        variables = {"batch": {"id": id, "total": len(batch.items), **told}}
+        reported: dict[str, Any] = {name: counts[name.upper()] for name in COUNTED[2:]}
+        variables = {"batch": {"id": id, "total": len(batch.items), **reported}}
         asked = {"steps": self.types[1:], "variables": variables}
         self.model.start(Foreseen(), asked, view["completionId"], place)
         batch.completion = self.model.instances[view["completionId"]]

@@ -83,7 +83,7 @@ class ModelInstance:
     job: ModelJob | None = None
     batch: str | None = None
     line: tuple[str, Rate] | None = None
-    told: bool = False
+    reported: bool = False
 
 
 class Foreseen(NamedTuple):
@@ -183,11 +183,11 @@ class FlowModel:
             key, rate = one.line
             pace = int(rate.pace)
             late = one.begins < self.now - max(pace, SECOND)
-            if not late and one.told:
+            if not late and one.reported:
                 continue
             at = self.now if late else one.begins
             until = max(self._lines.get(key, 0), at) + pace
-            one.begins, one.told = max(until - rate.burst * pace, at), True
+            one.begins, one.reported = max(until - rate.burst * pace, at), True
             self._lines[key] = until
             self._throttled[key] = max(self._throttled.get(key, 0), until)
 

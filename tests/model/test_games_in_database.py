@@ -208,7 +208,7 @@ class Played:
                 return
             self.moves.append(move)
             await self.make(move)
-            await self.hear()
+            await self.receive()
             if move.what != "migrate":  # which it says itself
                 play(self.game, move)
             await self.compare()
@@ -292,17 +292,17 @@ class Played:
         timer = timer_command(number(self.instance), (token, seq, RECORDED_TIMER))
         assert await self.engine.engine.full_path.submit(timer) is True
 
-    def compare_job(self, game: ReferenceModel, told: dict[str, Any], mark: ModelToken) -> None:
+    def compare_job(self, game: ReferenceModel, reported: dict[str, Any], mark: ModelToken) -> None:
         """What its worker is told beside the instance's variables, in the words of the version that it was claimed
         in."""
-        undoes = told.get("compensating")
+        undoes = reported.get("compensating")
         expected = game.compensating(mark) if mark.undoes >= 0 else None
         for about in (undoes, expected):
             if about is not None:
                 about["stepId"] = about["stepId"].removesuffix(RENAMED)
         assert undoes == expected
         if mark.item is not None:
-            assert told.items() >= map_of(mark).items[mark.item].items()
+            assert reported.items() >= map_of(mark).items[mark.item].items()
 
     async def migrate(self) -> None:
         """To the other version, or back; refused where a join would never end."""
@@ -412,14 +412,14 @@ class Played:
         self.children |= jobs
         return self.children.pop(show_instance(child))
 
-    async def hear(self) -> None:
+    async def receive(self) -> None:
         """What the game's instances have told each other."""
-        told = (
+        reported = (
             "SELECT instance_id, token_id, seq, index::int FROM timer WHERE index IN (-4, -5, -7) AND instance_id IN"
             " (SELECT %s UNION ALL SELECT id FROM called WHERE caller = %s)"
         )
         mine = number(self.instance)
-        while timers := self.engines[0].rows(told, mine, mine):
+        while timers := self.engines[0].rows(reported, mine, mine):
             for instance, *timer in timers:
                 await self.engine.engine.full_path.submit(timer_command(instance, (timer[0], timer[1], timer[2])))
 
@@ -515,10 +515,10 @@ class Played:
         assert view.definition_version == self.version
         assert [item.step_id for item in items] == [item.step_id for item in sorted(items, key=lambda i: seq_of(i.id))]
         kept = Counter(signal.step_id for signal in await self.engine.engine.tasks.buffered(self.instance))
-        told = self.engines[0].rows(
+        reported = self.engines[0].rows(
             "SELECT key FROM message WHERE name = %s AND NOT taken ORDER BY id", f"{MESSAGE}-{self.seed}"
         )
-        assert [key for (key,) in told] == game.kept_messages
+        assert [key for (key,) in reported] == game.kept_messages
         assert kept == (game.kept_signals if game.status in ("ACTIVE", "FAILED") else Counter())
 
     def compare_rows(self, game: ReferenceModel) -> None:

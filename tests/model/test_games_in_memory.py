@@ -87,7 +87,7 @@ def compare(machine: Machine, game: ReferenceModel) -> None:
         )  # fmt: skip
         kept = {item: msgspec.json.decode(value) for (id, item), value in machine.results.items() if id == whole.id}
         assert {item: without_ids(value) for item, value in kept.items()} == about.kept
-    assert machine.told == [game.compensating(mark) for mark in game.open_tokens if mark.undoes >= 0]
+    assert machine.reported == [game.compensating(mark) for mark in game.open_tokens if mark.undoes >= 0]
     blocks = Counter((block.gateway, block.under_way, block.arrived) for block in game.blocks)
     forked = [token for token in machine.tokens.values() if token.state is TokenState.FORKED]
     assert Counter((steps[t.step].id, t.pending, t.arrived) for t in forked) == blocks
@@ -266,13 +266,13 @@ def test_advance_plays_by_the_rules_where_many_signals_are_kept() -> None:
 
 def test_advance_plays_by_the_rules_where_many_messages_are_kept() -> None:
     """Random definitions seldom have two waits for one message."""
-    told = [{"name": MESSAGE, "correlationKey": key} for key in ("${'of-' + word}", "fixed")]
+    reported = [{"name": MESSAGE, "correlationKey": key} for key in ("${'of-' + word}", "fixed")]
     body = definition(
         task("x", "fork"),
         gateway("fork", "w", "w2"),
-        wait("w", "again", message=told[0], boundaryEvents=[timer("w2", "PT2H"), timer("join", interrupting=True)]),
+        wait("w", "again", message=reported[0], boundaryEvents=[timer("w2", "PT2H"), timer("join", interrupting=True)]),
         choose("again", {"n > 7": "join", "n < 0": "w2", "true": "w"}),
-        wait("w2", "w", message=told[1], duration="PT1H", conditionalNextSteps={"n % 2 == 0": "w", "true": "join"}),
+        wait("w2", "w", message=reported[1], duration="PT1H", conditionalNextSteps={"n % 2 == 0": "w", "true": "join"}),
         joining("join", "w"),
         end(),
     )

@@ -397,9 +397,9 @@ class Life:
             fork = await call
         tree = await self.engine.engine.runs.tree(fork.id)
         assert tree.forked_from == ForkedFrom(self.instance, path)
-        told = f"at {path} as {fork.id}{', with later messages' if later else ''}"
+        reported = f"at {path} as {fork.id}{', with later messages' if later else ''}"
         acts = (await self.engine.engine.instances.audit(self.instance)).items
-        assert [each.detail for each in acts if each.kind == "FORKED" and fork.id in (each.detail or "")] == [told]
+        assert [each.detail for each in acts if each.kind == "FORKED" and fork.id in (each.detail or "")] == [reported]
         kept = [
             each for n, each in enumerate(self.records) if n < first or (later and each[0] in (MESSAGE, DROPPED, ASKED))
         ]

@@ -425,8 +425,8 @@ class PlayedOverRest(Played):
         retried = Counter(record["stepExecutionId"] for record in records if record["kind"] == "JOB_RETRIED")
         failed = Counter(
             {
-                item["id"]: sum(told_as_failed(attempt, "reason") for attempt in item.get("attempts", ()))
-                - (bool(item.get("attempts")) and told_as_failed(item, "failureReason"))
+                item["id"]: sum(reported_as_failed(attempt, "reason") for attempt in item.get("attempts", ()))
+                - (bool(item.get("attempts")) and reported_as_failed(item, "failureReason"))
                 for item in items
             }
         )
@@ -435,9 +435,9 @@ class PlayedOverRest(Played):
         assert all(self.polled.get(execution) for execution, _ in groupby(sorted(dispatched)))
 
 
-def told_as_failed(told: dict[str, Any], reason: str) -> bool:
+def reported_as_failed(reported: dict[str, Any], reason: str) -> bool:
     """By its worker: the interruption by a timer is told as a failure too."""
-    return bool(told["status"] == "FAILED" and told.get(reason) != INTERRUPTED)
+    return bool(reported["status"] == "FAILED" and reported.get(reason) != INTERRUPTED)
 
 
 def is_long(seed: int) -> bool:

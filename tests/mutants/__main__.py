@@ -106,11 +106,11 @@ def main(words: Sequence[str]) -> int:
             started = time.monotonic()
             try:
                 killer = trial.of(one, only_first=given.only_first)
-                told = f"killed by {killer}" if killer else "SURVIVED"
+                reported = f"killed by {killer}" if killer else "SURVIVED"
             except Failed as failed:
-                killer, told = None, f"NOT TRIED: {failed}"
+                killer, reported = None, f"NOT TRIED: {failed}"
             survived += killer is None
-            print(f"{one.package}/{one.name}: {told} ({time.monotonic() - started:.0f} s)", flush=True)
+            print(f"{one.package}/{one.name}: {reported} ({time.monotonic() - started:.0f} s)", flush=True)
     print(f"{len(chosen) - survived} of {len(chosen)} mutants were killed by the tier {given.tier}")
     return int(survived > (QUICK_MAY_MISS if given.tier == "quick" and not given.wanted else 0))
 

@@ -172,9 +172,9 @@ def test_in_production_the_run_goes_on_and_is_marked(
         run = app.start(body, *args, id="f-1")
         assert str(run.result(BOUND_S)).startswith("mail was sent")
         [mark] = [record for record in run.history() if record["kind"] == "error"]
-    told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    assert len(told) == 1
-    assert re.search(r"test_a_forgotten_await.py:\d+\)? calls mail\(\) without await", told[0])
+    reported = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert len(reported) == 1
+    assert re.search(r"test_a_forgotten_await.py:\d+\)? calls mail\(\) without await", reported[0])
     assert "calls mail() without await" in str(mark)
 
 

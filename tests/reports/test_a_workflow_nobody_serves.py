@@ -34,7 +34,7 @@ async def parent() -> str:
     return "moved on"
 
 
-def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+def reported(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if "none is connected" in record.getMessage()]
 
 
@@ -59,18 +59,18 @@ async def test_a_client_hears_that_nobody_serves_its_run(at: str, database_dsn: 
 
         nursery.start_soon(wait)
 
-        async def is_told() -> bool:
-            return bool(told(caplog))
+        async def is_reported() -> bool:
+            return bool(reported(caplog))
 
         async def has_ended() -> bool:
             return bool(results)
 
-        await wait_until(is_told)
+        await wait_until(is_reported)
         assert results == []
         async with App(other, at=at):
             await wait_until(has_ended)
     assert results == ["other"], "it waits for one that serves it"
-    assert told(caplog) == ["run 17 waits for an App with other@1: none is connected"]
+    assert reported(caplog) == ["run 17 waits for an App with other@1: none is connected"]
 
 
 async def test_a_parent_tells_of_a_child_that_nobody_serves(
@@ -81,11 +81,11 @@ async def test_a_parent_tells_of_a_child_that_nobody_serves(
     async with App(parent, at=at) as app:
         run = await app.start(parent, id="17")
 
-        async def is_told() -> bool:
-            return bool(told(caplog))
+        async def is_reported() -> bool:
+            return bool(reported(caplog))
 
-        await wait_until(is_told)
-        assert told(caplog)[0] == "run 17: child 'other' waits for an App with other@1: none is connected"
+        await wait_until(is_reported)
+        assert reported(caplog)[0] == "run 17: child 'other' waits for an App with other@1: none is connected"
         async with App(other, at=at):
             assert await run.result(BOUND_S) == "other"
 
@@ -101,10 +101,10 @@ async def test_of_a_crowd_that_waits_one_asks(autojump_clock, caplog: pytest.Log
     async with trio.open_nursery() as nursery:
         for number in range(100):
             nursery.start_soon(unserved.notify, f"run {number}", "other", find)
-    assert len(asked) == len(told(caplog)) == 1
+    assert len(asked) == len(reported(caplog)) == 1
     await trio.sleep(31)
     await unserved.notify("run 7", "other", find)
-    assert told(caplog)[1] == "run 7 waits for an App with other@1: none is connected"
+    assert reported(caplog)[1] == "run 7 waits for an App with other@1: none is connected"
 
     async def hangs() -> str | None:
         await trio.sleep_forever()

@@ -11,7 +11,7 @@ from tests.http.conftest import Serve, in_memory, serve_either
 __all__ = ["serve_either"]
 
 
-async def tell_host(scope: Scope, receive: Receive, send: Send) -> None:
+async def print_host(scope: Scope, receive: Receive, send: Send) -> None:
     await read_body(receive)
     assert scope["raw_path"][:1] == b"/"
     await answer(send, 200, b"|".join(value for name, value in scope["headers"] if name == b"host"))
@@ -29,17 +29,17 @@ async def tell_host(scope: Scope, receive: Receive, send: Send) -> None:
     ],
 )
 async def test_the_host_of_the_target_counts(serve_either: Serve, target: str, status: int, host: bytes | None) -> None:
-    async with serve_either(tell_host) as http, http.client() as client:
+    async with serve_either(print_host) as http, http.client() as client:
         for _ in range(2):  # the second has the headers of the first
-            told = await client.ask(f"GET {target} HTTP/1.1\r\nhost: a.example\r\n\r\n".encode())
-            assert told.status == status
+            reported = await client.ask(f"GET {target} HTTP/1.1\r\nhost: a.example\r\n\r\n".encode())
+            assert reported.status == status
             if host is None:
                 return
-            assert told.body == host
+            assert reported.body == host
 
 
 async def test_a_head_that_is_known_has_its_own_host_again() -> None:
-    async with in_memory(tell_host) as (_server, client, _ended):
+    async with in_memory(print_host) as (_server, client, _ended):
         rest = "HTTP/1.1\r\nhost: a.example\r\ncontent-length: 2\r\n\r\n{}"
         for target, host in [("http://b.example/x", b"b.example"), ("/x", b"a.example"), ("http://c/x", b"c")]:
             assert (await client.ask(f"POST {target} {rest}".encode())).body == host

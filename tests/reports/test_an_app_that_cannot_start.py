@@ -61,16 +61,16 @@ def powerless(database_dsn: str) -> str:
 def test_the_last_line_says_what_to_do(tmp_path: Path, database_dsn: str, verb: str):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        told = failing(tmp_path, verb, database_dsn, rest_port=port)
-        assert str(port) in told
-        assert "taken by another process" in told
+        reported = failing(tmp_path, verb, database_dsn, rest_port=port)
+        assert str(port) in reported
+        assert "taken by another process" in reported
 
 
 @pytest.mark.slow(reason="a program for each cause")
 def test_a_role_without_rights_is_named(tmp_path: Path, database_dsn: str, powerless: str):
-    told = failing(tmp_path, "main", powerless)
-    assert told.startswith("permission denied for "), told
-    assert told.endswith(
+    reported = failing(tmp_path, "main", powerless)
+    assert reported.startswith("permission denied for "), reported
+    assert reported.endswith(
         "the role 'powerless' does not own Penstock's tables. Connect as the role that owns them: the one that ran"
         " `penstock migrate`"
     )
@@ -80,7 +80,7 @@ def test_a_role_without_rights_is_named(tmp_path: Path, database_dsn: str, power
 
 
 @pytest.mark.slow(reason="a program for each cause")
-def test_no_tables_and_no_database_are_told_of(tmp_path: Path, empty_database_dsn: str):
+def test_no_tables_and_no_database_are_reported(tmp_path: Path, empty_database_dsn: str):
     assert failing(tmp_path, "main", empty_database_dsn).startswith("the database has none of Penstock's tables: run")
     nowhere = conninfo.make_conninfo(empty_database_dsn, dbname="no_such_database")
     assert '"no_such_database" does not exist' in failing(tmp_path, "main", nowhere)

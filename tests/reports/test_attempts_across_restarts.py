@@ -69,8 +69,8 @@ async def test_attempts_that_failed_are_counted_across_restarts(autojump_clock):
         await live(database, body, until=lambda count=number: len(attempts) == count)
     await live(database, body, until=ended(row))
     assert attempts == [1, 2, 3, 4], "the pause of one that has failed is not an attempt that was cut off"
-    told = [record for record in row.records if '"is_loss":true' not in (record.payload or "")]
-    assert [record.kind for record in told] == [
+    reported = [record for record in row.records if '"is_loss":true' not in (record.payload or "")]
+    assert [record.kind for record in reported] == [
         JournalKind.RETRY,
         JournalKind.RETRY,
         JournalKind.RETRY,
@@ -237,8 +237,8 @@ def test_a_step_that_is_cut_off_each_time_is_lost_after_its_repeats(
     assert len(begun.read_text().split()) == max_lost + 1
     assert "ended while step 'cut_off' at /0 ran" in result
     assert f"It was executed again {max_lost} times" in result
-    told = [line for line in log.read_text().splitlines() if "executed again, " in line]
-    assert [line.rpartition("executed again, ")[2] for line in told] == [
+    reported = [line for line in log.read_text().splitlines() if "executed again, " in line]
+    assert [line.rpartition("executed again, ")[2] for line in reported] == [
         f"{number} of {max_lost}" for number in range(1, max_lost + 1)
     ]
     losses = ask(database_dsn, "SELECT payload FROM journal WHERE kind = %s ORDER BY pos", JournalKind.RETRY)

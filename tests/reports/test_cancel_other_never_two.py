@@ -128,7 +128,7 @@ async def test_a_look_waits_for_who_holds_the_old_run(driver: Driver, nursery: t
 
 
 @pytest.mark.usefixtures("only_when_woken")
-async def test_a_run_of_code_is_told_at_once(driver: Driver) -> None:
+async def test_a_run_of_code_is_reported_at_once(driver: Driver) -> None:
     workflow = CodeWorkflow("report")
     await driver.engine.code.register(workflow)
     driver.clock.stop()

@@ -110,15 +110,15 @@ async def test_a_known_caller_is_answered_beside_a_crowd(kind: str, sent: bytes,
                 assert await trio.to_thread.run_sync(ask, port, KNOWN) == b"HTTP/1.1 200"
 
 
-@pytest.mark.parametrize(("sent", "told"), [(HALF_HEAD, b"HTTP/1.1 408"), (b"GET", b"HTTP/1.1 408"), (b"", b"")])
+@pytest.mark.parametrize(("sent", "reported"), [(HALF_HEAD, b"HTTP/1.1 408"), (b"GET", b"HTTP/1.1 408"), (b"", b"")])
 @pytest.mark.parametrize("kind", ["native", "hypercorn"])
-async def test_whose_time_is_over_at_the_door_is_told(kind: str, sent: bytes, told: bytes) -> None:
+async def test_whose_time_is_over_at_the_door_is_reported(kind: str, sent: bytes, reported: bytes) -> None:
     limits = HttpLimits(header_timeout_seconds=0.4)
     async with serving(kind, limits=limits) as port:
         with ExitStack() as stack:
             come(stack, port, CROWD_CONNECTIONS, b"")  # these are served
             crowd = come(stack, port, 20, sent)
-            assert {await trio.to_thread.run_sync(sock.recv, 12) for sock in crowd} == {told}
+            assert {await trio.to_thread.run_sync(sock.recv, 12) for sock in crowd} == {reported}
 
 
 async def test_who_makes_room_is_closed_without_a_word() -> None:

@@ -72,11 +72,11 @@ async def test_who_was_taken_for_dead_and_lives_writes_no_page(driver: Driver) -
 @pytest.mark.parametrize(
     ("age_s", "kind"), [(0, None), (9.9, None), (10, "engine-silent"), (29.9, "engine-silent"), (30, "engine-gone")]
 )
-def test_an_engine_that_says_nothing_is_told_of(age_s: float, kind: str | None) -> None:
+def test_an_engine_that_says_nothing_is_reported(age_s: float, kind: str | None) -> None:
     now = datetime(2026, 11, 29, 12, 0, 30, tzinfo=UTC)
     engine = KnownEngine(3, "direct", "host", 21, NUMBER_LEASE_S - age_s, None)
-    told = of_engines([engine], now)
-    assert [one.kind for one in told] == ([] if kind is None else [kind])
+    reported = of_engines([engine], now)
+    assert [one.kind for one in reported] == ([] if kind is None else [kind])
     if kind == "engine-silent":
         since = now - timedelta(seconds=age_s)
-        assert told[0].text == f"Engine 3: No heartbeat since {since:%H:%M:%S} UTC"
+        assert reported[0].text == f"Engine 3: No heartbeat since {since:%H:%M:%S} UTC"

@@ -30,7 +30,7 @@ def parsed(*steps: dict[str, Any], **more: Any):
     return parse_definition(json.dumps({**definition(*steps), **more}).encode())
 
 
-def told(*steps: dict[str, Any], **more: Any) -> list[tuple[str, str]]:
+def reported(*steps: dict[str, Any], **more: Any) -> list[tuple[str, str]]:
     return [(hint.path, hint.kind) for hint in hints(parsed(*steps, **more))]
 
 
@@ -125,9 +125,9 @@ def test_what_is_foreseen_holds_for_all_answers_of_expr() -> None:
     assert (checked > 1_500, known > 100) == (True, True)
 
 
-def test_a_value_of_the_wrong_type_is_told_where_one_is_needed() -> None:
+def test_a_value_of_the_wrong_type_is_reported_where_one_is_needed() -> None:
     each = {"items": "${len(list)}", "until": "${'x'}"}
-    found = told(
+    found = reported(
         {**service("s", "w"), "forEach": each, "priority": "${upper(x)}", "flowKey": "${1 == x}"},
         wait("w", duration="${x == 1}", message={"name": "m", "correlationKey": "${[x]}"}),
         end(),
@@ -163,7 +163,7 @@ JOIN = step("join", "JOIN_GATEWAY", nextStep="end")
           service("d"), end()], "steps[5]", "no END"),
     ],
 )  # fmt: skip
-def test_a_way_that_does_not_go_on_is_told(steps: list[dict[str, Any]], path: str, words: str) -> None:
+def test_a_way_that_does_not_go_on_is_reported(steps: list[dict[str, Any]], path: str, words: str) -> None:
     found = [(hint.path, hint.text) for hint in hints(parsed(*steps)) if hint.kind == "FLOW"]
     assert [place for place, _ in found] == [path]
     assert words in found[0][1]
@@ -188,10 +188,10 @@ def test_of_a_way_that_goes_on_nothing_is_said(steps: list[dict[str, Any]]) -> N
     assert [hint.path for hint in hints(parsed(*steps)) if hint.kind == "FLOW"] == []
 
 
-def test_what_does_nothing_without_retries_or_beside_conditions_is_told() -> None:
+def test_what_does_nothing_without_retries_or_beside_conditions_is_reported() -> None:
     waits = {"retryBackoff": {"initial": "PT1S"}, "noRetryOn": ["GONE"]}
     handler = {"jobType": "undo", **waits}
-    found = told(
+    found = reported(
         {**service("a", "b"), **waits},
         {**service("b", "c"), **waits, "retryCount": 1, "compensation": handler},
         {**service("c", "end"), "retryOn": ["BUSY"], "conditionalNextSteps": {"x": "end", "true": "a"}},
@@ -224,16 +224,18 @@ def child(*outputs: dict[str, Any] | None):
         ([{"price": 1}], "${item.prise}", []),
     ],
 )  # fmt: skip
-def test_what_no_end_of_a_child_gives_is_told(outputs: list[Any], read: str, missing: list[str]) -> None:
+def test_what_no_end_of_a_child_gives_is_reported(outputs: list[Any], read: str, missing: list[str]) -> None:
     each = {"items": "${list}", "collect": read, "into": "all", "until": read}
     called = step("c", "CALL_ACTIVITY", definitionId="child", forEach=each, nextStep="d")
     alone = step("d", "CALL_ACTIVITY", definitionId="child", output={"v": read}, nextStep="end")
     found = hints(parsed(called, alone, end()), {("child", 0): child(*outputs)})
-    told = [(hint.path, hint.text) for hint in found if hint.kind == "CHILD"]
-    assert [path for path, _ in told] == [
+    reported = [(hint.path, hint.text) for hint in found if hint.kind == "CHILD"]
+    assert [path for path, _ in reported] == [
         path for path in ("steps[0].forEach.collect", "steps[0].forEach.until", "steps[1].output.v") for _ in missing
     ]
-    assert all(f'no end of "child" gives "{name}"' in text for (_, text), name in zip(told, missing * 3, strict=True))
+    assert all(
+        f'no end of "child" gives "{name}"' in text for (_, text), name in zip(reported, missing * 3, strict=True)
+    )
 
 
 @pytest.mark.parametrize(
@@ -285,7 +287,7 @@ def test_of_a_field_like_no_other_and_of_the_many_nothing_is_meant() -> None:
     assert reasons[-1] == "unknown field"
 
 
-def test_of_a_definition_with_problems_no_ways_are_told() -> None:
+def test_of_a_definition_with_problems_no_ways_are_reported() -> None:
     body = json.dumps(definition(choose("d", {"3 < 'x'": "nowhere"}), service("a"), end())).encode()
     readable = readable_part(body)
     assert readable is not None

@@ -196,7 +196,7 @@ def test_a_group_arrives_with_its_errors(group: BaseException, raises: list[Any]
     assert got.__notes__ == ["noted"]
 
 
-def test_errors_of_a_group_that_may_not_arrive_are_told():
+def test_errors_of_a_group_that_may_not_arrive_are_reported():
     class Foreign(Exception): ...
 
     got = again(ExceptionGroup("g", [Foreign("from elsewhere")]), [ExceptionGroup])

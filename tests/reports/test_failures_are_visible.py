@@ -97,20 +97,22 @@ def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
 async def test_the_last_attempt_and_the_end_are_logged(at: str, caplog: pytest.LogCaptureFixture):
     async with App(order, careful, at=at, name="shop") as app:
         await fail(app, await app.start(order, 5, id="17"))
-        step_told, run_told = errors(caplog)
-        assert step_told.startswith(
+        step_reported, run_reported = errors(caplog)
+        assert step_reported.startswith(
             "run 17: step 'charge' at /0 failed and is not retried, attempt 2 of 2: ConnectionError: the bank does not"
             f" answer: 5 (test_failures_are_visible.py:{line_of(bank, 'raise')})\nTraceback"
         )
-        assert f"line {line_of(charge.function, 'return')}, in charge" in step_told
-        assert "penstock/durable" not in step_told, "our frames tell the user nothing"
-        assert step_told.endswith("ConnectionError: the bank does not answer: 5")
-        assert run_told.startswith("run 17 failed: StepFailed: ConnectionError: the bank does not answer: 5 (test_fail")
-        assert f"line {line_of(order.function, 'await charge')}, in order" in run_told
+        assert f"line {line_of(charge.function, 'return')}, in charge" in step_reported
+        assert "penstock/durable" not in step_reported, "our frames tell the user nothing"
+        assert step_reported.endswith("ConnectionError: the bank does not answer: 5")
+        assert run_reported.startswith(
+            "run 17 failed: StepFailed: ConnectionError: the bank does not answer: 5 (test_fail"
+        )
+        assert f"line {line_of(order.function, 'await charge')}, in order" in run_reported
         caplog.clear()
         assert await (await app.start(careful, 5, id="18")).result(BOUND_S) == "no matter"
-        [told] = errors(caplog)
-        assert "step 'charge' at /0 failed and is not retried" in told, "what a run dealt with is told once"
+        [reported] = errors(caplog)
+        assert "step 'charge' at /0 failed and is not retried" in reported, "what a run dealt with is told once"
 
 
 async def test_the_functions_own_error_is_in_the_journal(at: str, caplog: pytest.LogCaptureFixture):
@@ -138,15 +140,15 @@ async def test_penstock_runs_show_tells_reason_and_traceback(database_dsn: str):
         assert done.exit_code == 0, done.output
         return done.output
 
-    told = await trio.to_thread.run_sync(shown, "show", "17")
-    assert "because StepFailed: ConnectionError: the bank does not answer: 5" in told
-    assert "step charge at /0 raised:" in told
-    assert "    ConnectionError: the bank does not answer: 5" in told
-    assert "the workflow function raised:" in told
-    assert f"line {line_of(order.function, 'await charge')}, in order" in told
-    told = await trio.to_thread.run_sync(shown, "show", "18")
-    assert "because IndexError: list index out of range" in told
-    assert f"line {line_of(pick, 'items[7]')}, in pick" in told
+    reported = await trio.to_thread.run_sync(shown, "show", "17")
+    assert "because StepFailed: ConnectionError: the bank does not answer: 5" in reported
+    assert "step charge at /0 raised:" in reported
+    assert "    ConnectionError: the bank does not answer: 5" in reported
+    assert "the workflow function raised:" in reported
+    assert f"line {line_of(order.function, 'await charge')}, in order" in reported
+    reported = await trio.to_thread.run_sync(shown, "show", "18")
+    assert "because IndexError: list index out of range" in reported
+    assert f"line {line_of(pick, 'items[7]')}, in pick" in reported
     found = json.loads(await trio.to_thread.run_sync(shown, "show", "18", "--json"))
     assert [error["type"] for error in found["errors"]] == ["IndexError"]
 
@@ -173,12 +175,12 @@ async def test_people_see_that_a_run_is_blocked_and_why(database_dsn: str):
         assert done.exit_code == 0, done.output
         return " ".join(done.output.split())
 
-    told = await trio.to_thread.run_sync(shown, "show", "17")
-    assert re.match(r"17 changing@1 BLOCKED since [0-9-]+ [0-9:]+(Z|[+-][0-9:]+) waits for other code: ", told)
-    assert reason in told
-    told = await trio.to_thread.run_sync(shown, "list", "--blocked")
-    assert "BLOCKED" in told
-    assert reason in told
+    reported = await trio.to_thread.run_sync(shown, "show", "17")
+    assert re.match(r"17 changing@1 BLOCKED since [0-9-]+ [0-9:]+(Z|[+-][0-9:]+) waits for other code: ", reported)
+    assert reason in reported
+    reported = await trio.to_thread.run_sync(shown, "list", "--blocked")
+    assert "BLOCKED" in reported
+    assert reason in reported
     found = json.loads(await trio.to_thread.run_sync(shown, "list", "changing", "--blocked", "--json"))
     assert [(row["status"], row["blocked"], row["blockedReason"]) for row in found] == [("WAITING", True, reason)]
 

@@ -516,16 +516,16 @@ def test_an_operator_drops_and_corrects_by_command(database_dsn: str) -> None:
         for payload in ("{}", "7"):
             assert runs("send", "o-1", "approval", payload, "--force")[0] == 0
         first, second = rejected(2)
-        code, told = runs("show", "o-1")
+        code, reported = runs("show", "o-1")
         assert code == 0
-        assert f"rejected message 'approval' at {first['position']}, sent" in told
-        assert "    7" in told
+        assert f"rejected message 'approval' at {first['position']}, sent" in reported
+        assert "    7" in reported
         assert runs("drop", "o-1", first["position"]) == (0, f"dropped {first['position']} of o-1\n")
         assert rejected(1) == [second]
-        code, told = runs("send", "o-1", "approval", "[]")
-        assert (code, "payload: must be an object, not []" in told) == (1, True)
-        code, told = runs("correct", "o-1", second["position"], '{"by": "ann", "amount": "x"}')
-        assert (code, "amount: must be an integer" in told) == (1, True)
+        code, reported = runs("send", "o-1", "approval", "[]")
+        assert (code, "payload: must be an object, not []" in reported) == (1, True)
+        code, reported = runs("correct", "o-1", second["position"], '{"by": "ann", "amount": "x"}')
+        assert (code, "amount: must be an integer" in reported) == (1, True)
         assert runs("correct", "o-1", second["position"], '{"by": "ann", "amount": 2}', "--json")[0] == 0
         assert run.result(BOUND_S) == "approved by ann"
 

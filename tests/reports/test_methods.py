@@ -189,8 +189,8 @@ NO_FUNCTIONS = [
 
 
 @pytest.mark.parametrize("decorate", [step, step(name="named"), step.transaction, workflow, workflow(name="named")])
-@pytest.mark.parametrize(("given", "told"), NO_FUNCTIONS, ids=[told for _, told in NO_FUNCTIONS])
-def test_what_is_no_function_is_refused_with_its_kind(decorate: Any, given: Any, told: str):
+@pytest.mark.parametrize(("given", "reported"), NO_FUNCTIONS, ids=[reported for _, reported in NO_FUNCTIONS])
+def test_what_is_no_function_is_refused_with_its_kind(decorate: Any, given: Any, reported: str):
     with pytest.raises(TypeError) as caught:
         decorate(given)
-    assert told in str(caught.value)
+    assert reported in str(caught.value)

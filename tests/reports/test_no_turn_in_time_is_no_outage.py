@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from penstock.client import Unavailable as UnavailableToClients
-from penstock.durable.local import told
+from penstock.durable.local import with_client_errors
 from penstock.engine.runs import journal_queues
 from penstock.errors import Unavailable
 from penstock.rest.problems import bug
@@ -41,7 +41,7 @@ def late(driver: Driver) -> float:
 
 
 @pytest.mark.slow(reason="calls wait until they are late")
-async def test_a_slow_statement_is_told_as_such_and_written_once(
+async def test_a_slow_statement_is_reported_as_such_and_written_once(
     make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
 ):
     driver = make_driver(outage_wait_seconds=0)
@@ -70,7 +70,7 @@ async def test_a_slow_statement_is_told_as_such_and_written_once(
     assert await finish(driver, run.run_lease)
 
 
-async def test_an_outage_is_told_as_before(make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch):
+async def test_an_outage_is_reported_as_before(make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch):
     driver = make_driver(outage_wait_seconds=0)
     run = await begin(driver)
 
@@ -110,4 +110,4 @@ async def test_no_free_connection_is_no_outage(database_dsn: str):
         raise failed.value
 
     with pytest.raises(UnavailableToClients, match="no statement has failed"):
-        await told(call())
+        await with_client_errors(call())

@@ -125,8 +125,8 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
 
 @pytest.mark.parametrize("number", range(len(WRONG)))
 def test_an_option_is_refused_where_it_is_written(number: int) -> None:
-    write, kind, told = WRONG[number]
-    with pytest.raises(kind, match=told):
+    write, kind, reported = WRONG[number]
+    with pytest.raises(kind, match=reported):
         write()
 
 
@@ -155,8 +155,8 @@ STARTS: list[tuple[dict[str, Any], type[Exception], str]] = [
 async def test_a_start_is_refused_at_the_call(database_dsn: str) -> None:
     async with App(order, at=database_dsn, name="shop") as app:
         any_app_start: Any = app.start
-        for options, kind, told in STARTS:
-            with pytest.raises(kind, match=re.escape(told)):
+        for options, kind, reported in STARTS:
+            with pytest.raises(kind, match=re.escape(reported)):
                 await any_app_start(order, **options)
         with pytest.raises(ValueError, match="status is 'DONE': give ACTIVE, WAITING, COMPLETED, FAILED or CANCELLED"):
             await app.find(order, status="DONE")
@@ -170,13 +170,15 @@ async def test_an_id_with_other_arguments_tells_which(database_dsn: str) -> None
     async with App(order, at=database_dsn, name="shop") as app:
         any_start_of: Any = app.start
         await app.start(order, 5, id="17")
-        for arguments, options, told in (
+        for arguments, options, reported in (
             ((5, ""), {}, 'note is "" and was not given'),
             ((6,), {}, "amount is 6 and was 5"),
             ((), {}, "amount is not given and was 5"),
             ((5,), {"deadline": 60}, "deadline is 60.0 and was not given"),
         ):
-            with pytest.raises(IdempotencyConflict, match=re.escape(f"other arguments: {told}. Give the same ones")):
+            with pytest.raises(
+                IdempotencyConflict, match=re.escape(f"other arguments: {reported}. Give the same ones")
+            ):
                 await any_start_of(order, *arguments, id="17", **options)
 
 
@@ -225,7 +227,7 @@ VERBS: list[tuple[Callable[[], Any], str]] = [
 
 @pytest.mark.parametrize("number", range(len(VERBS)))
 def test_a_verb_is_refused_at_the_call(number: int) -> None:
-    call, told = VERBS[number]
+    call, reported = VERBS[number]
 
     @workflow
     async def asks() -> str:
@@ -235,4 +237,4 @@ def test_a_verb_is_refused_at_the_call(number: int) -> None:
             return str(error)
         return "nothing"
 
-    assert told in run_workflow(asks).result()
+    assert reported in run_workflow(asks).result()

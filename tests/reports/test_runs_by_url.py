@@ -61,8 +61,8 @@ class Place(NamedTuple):
 
     def run(self, who: str | None, *words: str) -> tuple[int, str]:
         environment = {"PENSTOCK_TOKEN": TOKENS[who].text if who else "", "PENSTOCK_AT": self.url}
-        told = CliRunner().invoke(command, ["runs", *words], env=environment)
-        return told.exit_code, told.output
+        reported = CliRunner().invoke(command, ["runs", *words], env=environment)
+        return reported.exit_code, reported.output
 
 
 @pytest.fixture(scope="module")
@@ -79,28 +79,28 @@ def place(postgres_server: postgres.PostgresServer) -> Generator[Place]:
 @pytest.mark.slow(reason="an engine process")
 def test_runs_are_listed_shown_and_sent_to_by_url_and_token(place: Place) -> None:
     def waits() -> bool:
-        code, told = place.run("viewer", "list", "--json")
-        assert code == 0, told
-        found = {row["id"]: row for row in json.loads(told)}
+        code, reported = place.run("viewer", "list", "--json")
+        assert code == 0, reported
+        found = {row["id"]: row for row in json.loads(reported)}
         assert found.keys() == {"a-7", "a-0"}
         return found["a-7"]["waitsFor"] is not None and found["a-0"]["status"] == "FAILED"
 
     wait_until(waits)
-    code, told = place.run("viewer", "show", "a-7")
-    assert (code, "waits for" in told) == (0, True)
-    code, told = place.run("viewer", "show", "a-0")
-    assert (code, "n is below zero" in told) == (0, True)
-    code, told = place.run("viewer", "list", "shop:asking", "--status", "failed")
-    assert (code, "a-0" in told, "a-7" in told) == (0, True, False)
+    code, reported = place.run("viewer", "show", "a-7")
+    assert (code, "waits for" in reported) == (0, True)
+    code, reported = place.run("viewer", "show", "a-0")
+    assert (code, "n is below zero" in reported) == (0, True)
+    code, reported = place.run("viewer", "list", "shop:asking", "--status", "failed")
+    assert (code, "a-0" in reported, "a-7" in reported) == (0, True, False)
     for who in (None, "viewer"):
-        code, told = place.run(who, "send", "a-7", "approved", "ann")
-        assert (code, "penstock: " in told) == (1, True), told
+        code, reported = place.run(who, "send", "a-7", "approved", "ann")
+        assert (code, "penstock: " in reported) == (1, True), reported
     assert place.run("operator", "send", "a-7", "approved", "ann") == (0, "sent approved to a-7\n")
     wait_until(lambda: "COMPLETED" in place.run("viewer", "show", "a-7")[1])
     records = [json.loads(line) for line in place.run("viewer", "journal", "a-7")[1].splitlines()]
     assert any("approved" in json.dumps(record) for record in records)
-    code, told = place.run("operator", "cancel", "a-7")
-    assert (code, "a-7" in told) == (1, True)
+    code, reported = place.run("operator", "cancel", "a-7")
+    assert (code, "a-7" in reported) == (1, True)
 
 
 @pytest.mark.slow(reason="an engine process")
@@ -110,34 +110,34 @@ def test_a_run_is_saved_by_url_as_from_its_database(place: Place, tmp_path: Path
         count.start(counting, RECORDS, id="c-1").result()
     for id, count_of in (("a-0", 1), ("c-1", RECORDS)):
         saved = [tmp_path / f"{id}-{wire}" for wire in ("url", "dsn")]
-        code, told = place.run("viewer", "save", id, str(saved[0]))
-        assert code == 0, told
-        assert f"{count_of:,} records" in told
+        code, reported = place.run("viewer", "save", id, str(saved[0]))
+        assert code == 0, reported
+        assert f"{count_of:,} records" in reported
         assert place._replace(url=place.dsn).run(None, "save", id, str(saved[1]))[0] == 0
         assert saved[0].read_bytes() == saved[1].read_bytes()
     assert assert_replays(counting, tmp_path / "c-1-url") == 1
     assert place.run(None, "save", "a-0", str(tmp_path / "x"))[0] == 1
-    code, told = place.run("viewer", "save", "nobody", str(tmp_path / "x"))
-    assert (code, "nobody" in told, (tmp_path / "x").exists()) == (1, True, False)
+    code, reported = place.run("viewer", "save", "nobody", str(tmp_path / "x"))
+    assert (code, "nobody" in reported, (tmp_path / "x").exists()) == (1, True, False)
 
 
 @pytest.mark.slow(reason="an engine process")
 def test_a_workflow_is_adopted_by_url(place: Place) -> None:
     with App(counting, at=place.dsn).in_thread() as unnamed:
         unnamed.start(counting, 1, id="u-1").result()
-    code, told = place.run("viewer", "adopt", "counting")
-    assert (code, "needs the role operator" in told) == (1, True), told
-    code, told = place.run("operator", "adopt", "counting", "--json")
-    assert (code, json.loads(told)["jobTypes"]) == (0, ["code:counting@1"]), told
-    code, told = place.run("operator", "adopt", "nobody")
-    assert (code, told) == (1, "penstock: no App without a name has served a workflow 'nobody' on this database\n")
+    code, reported = place.run("viewer", "adopt", "counting")
+    assert (code, "needs the role operator" in reported) == (1, True), reported
+    code, reported = place.run("operator", "adopt", "counting", "--json")
+    assert (code, json.loads(reported)["jobTypes"]) == (0, ["code:counting@1"]), reported
+    code, reported = place.run("operator", "adopt", "nobody")
+    assert (code, reported) == (1, "penstock: no App without a name has served a workflow 'nobody' on this database\n")
 
 
 @pytest.mark.slow(reason="an engine process")
 def test_what_only_a_database_tells_is_said_so(place: Place) -> None:
-    told = CliRunner().invoke(command, ["check", "--at", place.url, f"{__name__}:asking"])
-    assert told.exit_code != 0
-    assert "needs the database (postgresql://…), not an engine over gRPC" in told.output
+    reported = CliRunner().invoke(command, ["check", "--at", place.url, f"{__name__}:asking"])
+    assert reported.exit_code != 0
+    assert "needs the database (postgresql://…), not an engine over gRPC" in reported.output
     code, output = Place("grpc://127.0.0.1:1", "").run("admin", "list")
     assert (code, "penstock: " in output) == (1, True)
 

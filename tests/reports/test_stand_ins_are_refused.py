@@ -81,9 +81,9 @@ async def parent() -> Any:
 
 @pytest.mark.parametrize("make", STAND_INS)
 def test_a_stand_in_that_a_step_returns_fails_the_step(make: Callable[[], Any]):
-    told = run_workflow(order, 1, steps={charge: lambda amount: make()}).result()
-    assert told.startswith("Unencodable: charge at /0 returned a value that is ")
-    assert "which has no JSON form" in told
+    reported = run_workflow(order, 1, steps={charge: lambda amount: make()}).result()
+    assert reported.startswith("Unencodable: charge at /0 returned a value that is ")
+    assert "which has no JSON form" in reported
 
 
 @pytest.mark.parametrize("fake", [Mock(), MagicMock(), Answers()])

@@ -80,10 +80,10 @@ def test_a_step_that_blocks_its_loop_is_executed_once(
     [(library, thread)] = executed
     assert library == EXPECTED.get(mode, "asyncio")
     assert (thread == threading.get_ident()) == (mode in ("asyncio", "trio"))
-    told = [record.getMessage() for record in caplog.records if "blocks the loop" in record.getMessage()]
-    assert len(told) == 1
-    assert "Make it a plain def" in told[0]
-    assert "in block_the_loop" in told[0], "it has the stack"
+    reported = [record.getMessage() for record in caplog.records if "blocks the loop" in record.getMessage()]
+    assert len(reported) == 1
+    assert "Make it a plain def" in reported[0]
+    assert "in block_the_loop" in reported[0], "it has the stack"
     assert not [record for record in caplog.records if "executed again" in record.getMessage()]
 
 

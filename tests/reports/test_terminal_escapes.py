@@ -59,8 +59,8 @@ def test_each_way_to_print_escapes(capsys: pytest.CaptureFixture[str]) -> None:
     echo_lines([RAW])
     print_done({}, RAW, as_json=False)
     print_page(Page(items=[RAW]), ("reason",), lambda each: (each,), as_json=False, limit=1, narrower="")
-    told = capsys.readouterr().out.splitlines()
-    assert told == [SHOWN, SHOWN, SHOWN, "reason", SHOWN]
+    reported = capsys.readouterr().out.splitlines()
+    assert reported == [SHOWN, SHOWN, SHOWN, "reason", SHOWN]
 
 
 def test_json_stays_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,9 +125,9 @@ HARMLESS = {
     ids=["pairs", "filter", "file", "command", "option", "json"],
 )
 def test_wrong_use_is_told_without_commands_to_the_terminal(arguments: list[str]) -> None:
-    told = CliRunner().invoke(app, arguments)
-    assert told.exit_code == 2
-    assert not any(0x7F <= ord(char) < 0xA0 or char in "\x1b\x07\u202e" for char in told.output), told.output
+    reported = CliRunner().invoke(app, arguments)
+    assert reported.exit_code == 2
+    assert not any(0x7F <= ord(char) < 0xA0 or char in "\x1b\x07\u202e" for char in reported.output), reported.output
 
 
 def test_a_log_for_people_escapes_values_and_keeps_tracebacks() -> None:
@@ -173,9 +173,9 @@ def test_the_log_of_a_worker_that_has_set_up_none_escapes() -> None:
 @pytest.mark.parametrize("program", ["worker", "app", "command"])
 def test_what_a_program_says_in_a_terminal_escapes(program: str) -> None:
     said = subprocess.run([sys.executable, "-c", PROGRAMS[program]], capture_output=True, timeout=120, check=False)
-    told = said.stderr.decode()
-    assert "\\x1b]0;owned\\x07" in told, told
-    assert not any(0x7F <= ord(char) < 0xA0 or char in "\x1b\x07\u202e" for char in told), told
+    reported = said.stderr.decode()
+    assert "\\x1b]0;owned\\x07" in reported, reported
+    assert not any(0x7F <= ord(char) < 0xA0 or char in "\x1b\x07\u202e" for char in reported), reported
 
 
 FAILS = "'no such name: \\x1b]0;owned\\x07\\u202e'"

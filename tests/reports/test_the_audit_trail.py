@@ -91,7 +91,7 @@ async def test_pages_meet_every_record_once_also_where_few_match(
             await driver.engine.audit_trail.list(ListAuditRequest(cursor=wrong, limit=2))
 
 
-async def test_job_types_of_queues_and_variables_of_schedules_are_told(make_driver: MakeDriver) -> None:
+async def test_job_types_of_queues_and_variables_of_schedules_are_reported(make_driver: MakeDriver) -> None:
     """Of the variables there are the names; those of secret ones are no secret."""
     driver = make_driver()
     engine = driver.engine
@@ -107,8 +107,8 @@ async def test_job_types_of_queues_and_variables_of_schedules_are_told(make_driv
         spec = ScheduleSpec(definition_id="loan", every="PT1H", variables=msgspec.Raw(given))
         await engine.schedules.put("nightly", spec)
     details = [one.detail or "" for one in await trail(driver, kind="SCHEDULE_CHANGED")]
-    told = [detail.partition("}; variables: ")[2] for detail in details]
-    assert told == ["", "-pin", "amount", "amount, pin"]
+    reported = [detail.partition("}; variables: ")[2] for detail in details]
+    assert reported == ["", "-pin", "amount", "amount, pin"]
     assert await trail(driver, contains="4711") == []
 
 

@@ -304,20 +304,20 @@ CASES: Final = (
 async def test_who_writes_a_due_time_says_so(driver: Driver, case: Callable[[Driver, Quiet], Awaitable[None]]) -> None:
     """By what this engine waits for, and by what it tells the others. The database's clock stands still, so both can be
     compared with the row."""
-    told_s: list[float] = []
-    driver.engine.events.armed.listen(told_s.append)
+    reported_s: list[float] = []
+    driver.engine.events.armed.listen(reported_s.append)
     driver.clock.stop()
 
     async def quiet() -> None:
         await settle(driver)
         driver.engine.timers._next_at = trio.current_time() + AN_HOUR_S
-        told_s.clear()
+        reported_s.clear()
 
     await case(driver, quiet)
     ((left_s,),) = driver.rows("SELECT extract(epoch FROM min(fire_at) - penstock_now())::float8 FROM timer")
     assert left_s is not None
     assert driver.engine.timers._next_at - trio.current_time() <= left_s + 0.001
-    assert min(told_s) <= left_s + 0.001
+    assert min(reported_s) <= left_s + 0.001
 
 
 async def test_due_times_of_an_engine_that_died_are_looked_for(

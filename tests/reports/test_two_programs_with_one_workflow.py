@@ -68,20 +68,20 @@ def test_two_folders_do_not_share_runs_on_the_embedded_database(directory: Path)
         (directory / name).mkdir()
         (directory / name / "orders.py").write_text(PROGRAM.format(name=name))
     assert run(directory, "one/orders.py", "", "start", "17")[0] == 0
-    code, said, told = run(directory, "two/orders.py", "", "finish", "17")
+    code, said, reported = run(directory, "two/orders.py", "", "finish", "17")
     assert (code, said) == (1, "")
-    last = told.splitlines()[-1]
+    last = reported.splitlines()[-1]
     one, two = (directory / name for name in ("one", "two"))
     assert f"orders.order in {one} serves order@1 here and has open runs" in last
     assert f"this program has orders.order in {two}" in last
     assert 'App(order, name="my-project")' in last
     assert "penstock runs adopt order" in last
-    assert "ExceptionGroup" not in told
+    assert "ExceptionGroup" not in reported
     assert run(directory, "two/orders.py", "shop", "finish", "17") == (0, "two", ""), "a named App has runs of its own"
     assert run(directory, "one/orders.py", "", "finish", "17") == (0, "one", "")
     assert run(directory, "two/orders.py", "", "start", "18")[0] == 0, "nothing is open, nobody is connected"
-    code, said, told = run(directory, "-m", "penstock", "runs", "adopt", "order")
-    assert (code, said) == (0, "the next program that serves order has its runs"), told
+    code, said, reported = run(directory, "-m", "penstock", "runs", "adopt", "order")
+    assert (code, said) == (0, "the next program that serves order has its runs"), reported
     assert run(directory, "one/orders.py", "", "finish", "18") == (0, "two", ""), "the step was done by the other"
 
 
@@ -126,7 +126,7 @@ async def attention(dsn: str) -> list[tuple[str, str]]:
     return [(one.text, one.detail) for one in view.attention if one.kind == "two-origins"]
 
 
-async def test_a_moved_module_goes_on_and_is_told(at: str, database_dsn: str, caplog: pytest.LogCaptureFixture):
+async def test_a_moved_module_goes_on_and_is_reported(at: str, database_dsn: str, caplog: pytest.LogCaptureFixture):
     """On a PostgreSQL of the team a renamed module must not stop a service."""
     old, new = of_module("shop.orders"), of_module("shop.workflows.orders")
     other = of_module("billing.jobs")
@@ -143,9 +143,9 @@ async def test_a_moved_module_goes_on_and_is_told(at: str, database_dsn: str, ca
     assert detail.startswith("billing.jobs.order, shop.orders.order. Name their Apps")
     assert detail.endswith("penstock runs adopt order")
     if at == database_dsn:
-        told = [record for record in caplog.records if record.levelno == logging.ERROR]
-        assert "two programs serve one workflow" in told[0].getMessage()
-        assert "orders.order serves order@1 here and has open runs" in told[0].getMessage()
+        reported = [record for record in caplog.records if record.levelno == logging.ERROR]
+        assert "two programs serve one workflow" in reported[0].getMessage()
+        assert "orders.order serves order@1 here and has open runs" in reported[0].getMessage()
     async with open_engine(database_dsn, serves=False, migrate=False) as (engine, _, _):
         assert await engine.origins.adopt("order") == ["code:order@1"]
     assert await attention(database_dsn) == []
@@ -170,8 +170,8 @@ async def test_an_app_beside_another_ones_is_told_of_it(database_dsn: str, caplo
             async with open_engine(database_dsn, serves=False, migrate=False) as (engine, _, _):
                 await engine.origins.adopt("order")  # the other one is gone
         assert await attention(database_dsn) == []
-    [told] = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
-    assert "shop.orders.order serves order@1 here and is connected" in told
+    [reported] = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert "shop.orders.order serves order@1 here and is connected" in reported
 
 
 def test_one_program_under_two_names_is_none_to_tell_of():

@@ -174,18 +174,20 @@ def asked(variables: dict[str, Any], **fields: Any) -> StartRequest:
     return StartRequest(definition_id="order", variables=msgspec.json.encode(variables), **fields)
 
 
-@pytest.mark.parametrize(("arguments", "told"), WRONG)
+@pytest.mark.parametrize(("arguments", "reported"), WRONG)
 @pytest.mark.parametrize("key", [{}, {"instance_key": "17"}, {"idempotency_key": "17"}])
 async def test_a_start_is_refused_by_name_value_and_what_is_allowed(
-    driver: Driver, arguments: dict[str, Any], told: str, key: dict[str, str]
+    driver: Driver, arguments: dict[str, Any], reported: str, key: dict[str, str]
 ) -> None:
     await publish(driver)
     with pytest.raises(WrongValue) as refused:
         await driver.engine.instances.start(asked(arguments, **key))
-    assert refused.value.reason.startswith(f"arguments: {told}. It takes order(amount: 'int', customer: 'Item', note")
+    assert refused.value.reason.startswith(
+        f"arguments: {reported}. It takes order(amount: 'int', customer: 'Item', note"
+    )
     answer = problem_of(refused.value)
     assert answer.status == 422
-    assert msgspec.json.decode(answer.body or b"")["problems"][0]["path"] == told.partition(":")[0]
+    assert msgspec.json.decode(answer.body or b"")["problems"][0]["path"] == reported.partition(":")[0]
     assert driver.rows("SELECT (SELECT count(*) FROM instance), (SELECT count(*) FROM idempotency)") == [(0, 0)]
     assert (await driver.engine.instances.start(asked({**GOOD, "$deadline_s": 5}, **key))).status == "ACTIVE"
 
@@ -239,7 +241,7 @@ async def test_what_was_started_is_found_whatever_is_published_since(driver: Dri
         await driver.engine.code.start(ORDER, msgspec.json.encode(GOOD), id="18")
 
 
-async def test_a_run_that_calls_it_by_name_is_told(driver: Driver) -> None:
+async def test_a_run_that_calls_it_by_name_is_reported(driver: Driver) -> None:
     caller = await begin(driver)
     await publish(driver)
     with pytest.raises(WrongValue, match="amount: must be an integer"):
@@ -315,7 +317,7 @@ IN_GRAPH = {"amount": "${amount}", "customer": {"sku": "a"}}
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "reported"),
     [
         ({**IN_GRAPH, "amount": True}, "steps[0].input.amount: must be an integer, not true"),
         ({"amount": "${amount}"}, "steps[0].input.customer: is missing"),
@@ -325,20 +327,20 @@ IN_GRAPH = {"amount": "${amount}", "customer": {"sku": "a"}}
     ],
 )
 async def test_a_definition_whose_constants_do_not_fit_is_refused(
-    driver: Driver, given: dict[str, Any], told: str
+    driver: Driver, given: dict[str, Any], reported: str
 ) -> None:
     await publish(driver)
     with pytest.raises(InvalidDefinition) as refused:
         await driver.upload(calls_order(given))
     [problem] = refused.value.problems
-    assert str(problem).startswith(told)
+    assert str(problem).startswith(reported)
     assert "'order' would not take it" in problem.reason
     await publish(driver, None)
     await driver.upload(calls_order(given))
 
 
 @pytest.mark.parametrize(
-    ("given", "variables", "told"),
+    ("given", "variables", "reported"),
     [
         (IN_GRAPH, {"amount": "5"}, "amount: must be an integer; It takes order(amount: 'int'"),
         (None, {"amount": 5}, "customer: is missing; It takes order("),
@@ -346,13 +348,13 @@ async def test_a_definition_whose_constants_do_not_fit_is_refused(
     ],
 )
 async def test_a_step_that_calls_it_with_what_it_does_not_take_fails(
-    driver: Driver, given: dict[str, Any] | None, variables: dict[str, Any], told: str
+    driver: Driver, given: dict[str, Any] | None, variables: dict[str, Any], reported: str
 ) -> None:
     await publish(driver)
     instance = await driver.run(calls_order(given), variables)
     view = await driver.view(instance)
     assert view.status == "FAILED"
-    assert (view.failure_reason or "").startswith(f"WrongArguments: step 'call' calls 'order': {told}")
+    assert (view.failure_reason or "").startswith(f"WrongArguments: step 'call' calls 'order': {reported}")
     assert driver.rows("SELECT count(*) FROM instance") == [(1,)]
 
 
@@ -384,7 +386,7 @@ async def test_an_error_boundary_takes_a_call_with_wrong_arguments(driver: Drive
 
 
 @pytest.mark.parametrize(
-    ("variables", "status", "told"),
+    ("variables", "status", "reported"),
     [
         (GOOD, "COMPLETED", None),
         ({**GOOD, "amount": "5"}, "FAILED", "WrongArguments: 'order' follows: amount: must be an integer; It takes"),
@@ -392,12 +394,12 @@ async def test_an_error_boundary_takes_a_call_with_wrong_arguments(driver: Drive
     ],
 )
 async def test_what_follows_a_definition_is_asked_too(
-    driver: Driver, variables: dict[str, Any], status: str, told: str | None
+    driver: Driver, variables: dict[str, Any], status: str, reported: str | None
 ) -> None:
     await publish(driver)
     end = [{"id": "end", "name": "end", "type": "END"}]
     graph = {"id": "graph", "name": "graph", "steps": end, "nextWorkflowId": "order", "autoStartNextWorkflow": True}
     view = await driver.view(await driver.run(graph, variables))
     assert view.status == status
-    assert view.failure_reason == told or (view.failure_reason or "").startswith(told or "-")
-    assert driver.rows("SELECT count(*) FROM instance") == [(2 if told is None else 1,)]
+    assert view.failure_reason == reported or (view.failure_reason or "").startswith(reported or "-")
+    assert driver.rows("SELECT count(*) FROM instance") == [(2 if reported is None else 1,)]

@@ -94,12 +94,12 @@ def test_an_answer_says_which_of_its_fields_are_always_there(name: str) -> None:
     assert set(schema["required"]) <= set(schema["properties"])
 
 
-def test_the_language_is_told_whole() -> None:
+def test_the_language_is_reported_whole() -> None:
     step = openapi_document()["components"]["schemas"]["Step"]
     for kind, fields in FIELDS_BY_TYPE.items():
-        told = step["x-step-types"][kind.value]
-        assert set(told["uses"]) == fields <= set(step["properties"])
-        assert set(told["needs"]) == REQUIRED_BY_TYPE[kind]
+        reported = step["x-step-types"][kind.value]
+        assert set(reported["uses"]) == fields <= set(step["properties"])
+        assert set(reported["needs"]) == REQUIRED_BY_TYPE[kind]
 
 
 def test_every_field_of_the_language_says_what_it_is_for() -> None:
@@ -107,24 +107,24 @@ def test_every_field_of_the_language_says_what_it_is_for() -> None:
         own: dict[str, Schema] = schema.get("properties", {})
         inner = [(f"{path}.{name}", each) for name, each in own.items()]
         items = [(path, schema["items"])] if isinstance(schema.get("items"), dict) else []
-        told = [name for name, each in inner if "description" not in each and name != "definition.steps"]
-        return [*told, *(found for name, each in [*inner, *items] for found in silent(each, name))]
+        reported = [name for name, each in inner if "description" not in each and name != "definition.steps"]
+        return [*reported, *(found for name, each in [*inner, *items] for found in silent(each, name))]
 
     assert silent(STEP, "step") == silent(DEFINITION, "definition") == []
 
 
 async def test_the_names_of_expressions_are_those_that_can_be_called(rest: Rest) -> None:
-    told = (await rest.get("/v1/expressions/language")).json
-    by_name = {each["name"]: each["signature"] for each in told["functions"]}
+    reported = (await rest.get("/v1/expressions/language")).json
+    by_name = {each["name"]: each["signature"] for each in reported["functions"]}
     assert (by_name["trim"], by_name["all"]) == ("trim(s[, chars])", "all(list, condition)")
-    for function in told["functions"]:
+    for function in reported["functions"]:
         with pytest.raises(ExpressionError, match=r"takes|unexpected [34]"):
             parse(f"{function['name']}(1, 2, 3, 4, 5)" if "…" not in function["signature"] else f"{function['name']}()")
-    assert {"in", "nil", "contains"} <= set(told["words"])
-    assert {each["name"] for each in told["operators"]} == set(told["words"]) - {
+    assert {"in", "nil", "contains"} <= set(reported["words"])
+    assert {each["name"] for each in reported["operators"]} == set(reported["words"]) - {
         "true",
         "false",
         "nil",
         "else",
     }  # that is of `if`
-    assert "Format" in told["methods"]
+    assert "Format" in reported["methods"]

@@ -84,7 +84,7 @@ def test_lists_that_are_additions_and_all_batches_are_among_them() -> None:
     assert {"startInstance", "pollJobs", "live", "ready", "docs"} & {row.id for row in ADDITIONS} == set()
 
 
-async def test_an_unknown_parameter_is_ignored_counted_and_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_an_unknown_parameter_is_ignored_counted_and_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
     engine = ScriptedEngine()
     rest = Rest(engine)
     engine.on_list([], total=0)

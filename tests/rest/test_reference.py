@@ -37,6 +37,6 @@ def test_additions_are_a_column() -> None:
 
 def test_every_error_stands_in_the_reference_with_its_status() -> None:
     rows = re.findall(r"^\| (\d{3}) \| `([a-z-]+)`", TEXT, re.MULTILINE)
-    told = [(code, int(status)) for status, code in rows if (status, code) != ("422", "bad-request")]
-    assert len(told) == len(rows) - 1, "of arguments that a workflow does not take"
-    assert dict(told) == STATUS_BY_CODE
+    reported = [(code, int(status)) for status, code in rows if (status, code) != ("422", "bad-request")]
+    assert len(reported) == len(rows) - 1, "of arguments that a workflow does not take"
+    assert dict(reported) == STATUS_BY_CODE

@@ -94,7 +94,7 @@ async def test_a_payload_that_is_too_large_is_refused(rest: Rest, engine: Script
 @pytest.mark.parametrize(
     ("error", "status"), [(NotFound("no such instance"), 404), (Conflict("it is not a durable run"), 409)]
 )
-async def test_what_is_no_run_is_told(
+async def test_what_is_no_run_is_reported(
     rest: Rest, engine: ScriptedEngine, method: str, path: str, error: Exception, status: int
 ) -> None:
     engine.on(f"runs.{path}", error)

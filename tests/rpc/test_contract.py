@@ -296,8 +296,8 @@ def see_executors(client: Client) -> None:
     assert (run.instance_id, run.arguments) == (id, b'{"n": 7}')
     held = {"job_id": run.job_id, "attempt": run.attempt}
     gone = {"job_id": run.job_id, "attempt": 9}
-    told = {"name": "s", "payload": "1", "digest": 5, "took_ms": 3, "mark": "m", "rules": 1}
-    record = p.RunRecord(kind=1, path="/0", attempt=1, **told)
+    reported = {"name": "s", "payload": "1", "digest": 5, "took_ms": 3, "mark": "m", "rules": 1}
+    record = p.RunRecord(kind=1, path="/0", attempt=1, **reported)
     stream.put(appends=[p.RunAppend(**held, records=[record]), p.RunAppend(**held)])
     first, refused = stream.gather(appended=2)["appended"]
     assert "1 to 5,000" in refused.reason

@@ -132,7 +132,7 @@ FLOODS = {
 
 
 @pytest.mark.parametrize("what", FLOODS)
-async def test_a_flood_of_frames_is_told_to_calm_down(run: Running, what: str) -> None:
+async def test_a_flood_of_frames_is_asked_to_calm_down(run: Running, what: str) -> None:
     async with run.client() as client:
         assert (await client.call(COMPLETE)).status == 0
         with contextlib.suppress(trio.BrokenResourceError):
@@ -142,7 +142,7 @@ async def test_a_flood_of_frames_is_told_to_calm_down(run: Running, what: str) -
     assert run.server.statistics().counts.floods == 1
 
 
-async def test_a_message_byte_by_byte_is_told_to_calm_down() -> None:
+async def test_a_message_byte_by_byte_is_asked_to_calm_down() -> None:
     with trio.fail_after(30):
         async with running(RpcLimits(small_frames=200)) as run, run.client() as client:
             stream_id = await client.open(COMPLETE)

@@ -193,7 +193,7 @@ async def test_a_header_that_is_not_ascii_is_just_a_header(run: Running) -> None
         assert (await client.call(COMPLETE, x="grün")).status == 0
 
 
-async def test_a_flood_of_pings_is_told_to_calm_down(run: Running) -> None:
+async def test_a_flood_of_pings_is_asked_to_calm_down(run: Running) -> None:
     async with run.client() as client:
         for _ in range(run.server.limits.control_frames + 50):
             client.h2.ping(b"12345678")
@@ -212,7 +212,7 @@ async def test_pings_between_answers_are_welcome(run: Running) -> None:
     assert run.server.statistics().counts.floods == 0
 
 
-async def test_rapid_resets_are_told_to_calm_down(run: Running) -> None:
+async def test_rapid_resets_are_asked_to_calm_down(run: Running) -> None:
     """CVE-2023-44487: opened and reset in the same bytes, without end."""
     async with run.client() as client:
         for _ in range(run.server.limits.resets + 1_000):

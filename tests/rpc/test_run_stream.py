@@ -143,7 +143,7 @@ async def test_a_sender_who_is_not_answered_is_read_on_later(
     assert {answer.outcome for answer in answers} == {w.OutcomeCode.OK}
 
 
-async def test_runs_that_could_not_be_told_of_cost_no_credit(
+async def test_runs_that_could_not_be_reported_cost_no_credit(
     driver: Driver, grpc: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = await driver.engine.code.start(ORDER)

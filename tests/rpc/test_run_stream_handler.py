@@ -23,7 +23,7 @@ class HandlerOfRuns:
     """One whose stream has no runs, and whose engine can't read any; `told` is mail for it."""
 
     def __init__(self) -> None:
-        self._changed, self._told = trio.open_memory_channel[list[MailboxNews]](10)
+        self._changed, self._reported = trio.open_memory_channel[list[MailboxNews]](10)
         self.granted: list[str] = []
         journal = SimpleNamespace(
             open_mailbox=lambda holder: None, close_mailbox=lambda holder: None, wait_mailbox=self._wait_mailbox
@@ -39,7 +39,7 @@ class HandlerOfRuns:
         self.handler = RunStreamHandler(cast(Any, engine), cast(Any, jobs), lambda: None, RULES)
 
     async def _wait_mailbox(self, holder: str) -> list[MailboxNews]:
-        return await self._told.receive()
+        return await self._reported.receive()
 
     async def _claimed(self, jobs: list[Job]) -> Any:
         if self.is_away:

@@ -176,8 +176,8 @@ async def test_metrics_see_every_call_under_bounded_names(run: Running) -> None:
         await client.call("/other/thing")
         await client.call(COMPLETE, b"\xff")
         await run.until(lambda _: len(run.calls) == 5)  # they are told behind their answers
-    told = [(path, code) for path, code, _ in run.calls]
-    assert told == [
+    reported = [(path, code) for path, code, _ in run.calls]
+    assert reported == [
         (COMPLETE, "OK"), (FAIL, "ABORTED"), ("unknown", "UNIMPLEMENTED"), ("unknown", "UNIMPLEMENTED"),
         (COMPLETE, "INVALID_ARGUMENT"),
     ]  # fmt: skip

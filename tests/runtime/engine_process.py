@@ -48,14 +48,14 @@ class EngineProcess:
         os.unlink(self._log.name)
 
     @property
-    def told(self) -> str:
+    def reported(self) -> str:
         """All of its standard error so far."""
         return Path(self._log.name).read_text()
 
     @property
     def lines(self) -> list[dict[str, Any]]:
         """The log so far, without a line that is just being written."""
-        lines = self.told.splitlines(keepends=True)
+        lines = self.reported.splitlines(keepends=True)
         return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}\n")]
 
     def said(self, message: str, *fields: str) -> dict[str, Any] | None:
@@ -66,7 +66,7 @@ class EngineProcess:
     def wait_said(self, message: str, *fields: str, timeout_s: float = START_TIMEOUT_S) -> dict[str, Any]:
         def found() -> dict[str, Any] | None:
             line = self.said(message, *fields)
-            assert line is not None or self.process.poll() is None, self.told
+            assert line is not None or self.process.poll() is None, self.reported
             return line
 
         line = wait_until(found, timeout_s=timeout_s)
@@ -86,7 +86,7 @@ class EngineProcess:
         try:
             return self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"it did not stop within {timeout_s} s:\n{self.told}") from None
+            raise AssertionError(f"it did not stop within {timeout_s} s:\n{self.reported}") from None
 
     def kill(self) -> None:
         """SIGKILL."""

@@ -184,8 +184,12 @@ async def test_commands_read_the_archive(start_local: StartLocal, directory: Pat
     assert run("list", "--definition", "other", "--json") == (0, "")
     assert [line.split()[0] for line in run("list")[1].splitlines()] == ["id", *ids]
     code, shown = run("show", ids[1])
-    told = json.loads(shown)
-    assert (code, told["instance"]["id"], [step["step"] for step in told["steps"]]) == (0, ids[1], ["task-1", "end"])
+    reported = json.loads(shown)
+    assert (code, reported["instance"]["id"], [step["step"] for step in reported["steps"]]) == (
+        0,
+        ids[1],
+        ["task-1", "end"],
+    )
     assert run("show", "77")[0] == 1
     (file,) = files(directory)
     file.write_bytes(gzip.compress(b'{"instance": {"id": '))
@@ -229,5 +233,5 @@ async def test_as_parquet_the_archive_says_the_same(
         table = CliRunner().invoke(app, [*options, "archive", "list", str(directory)]).stdout
         assert len(re.findall(rf" \d\d:\d\d:\d\d{zone} ", table)) == len(ids)
     file.write_bytes(b"PAR1 no more")
-    told = CliRunner().invoke(app, ["archive", "list", str(directory)])
-    assert (told.exit_code, "is damaged" in told.stderr) == (1, True)
+    reported = CliRunner().invoke(app, ["archive", "list", str(directory)])
+    assert (reported.exit_code, "is damaged" in reported.stderr) == (1, True)

@@ -104,11 +104,11 @@ async def test_two_installations_in_one_database_do_not_meet(empty_database_dsn:
                 while not {first.ids.number, second.ids.number} <= (held := await holders(first)).keys():
                     await trio.lowlevel.checkpoint()
             assert held[first.ids.number] != held[second.ids.number]
-            assert await heard(first, second) == "to itself"
+            assert await received(first, second) == "to itself"
     assert schemas(empty_database_dsn) == ["one", "two"]
 
 
-async def heard(*engines: Engine) -> str:
+async def received(*engines: Engine) -> str:
     """The first that the first engine's channel brings when each has sent something, itself last."""
     first = engines[0]
     listener = await TrioConnection.connect(first.database.dsn)
@@ -124,7 +124,9 @@ async def heard(*engines: Engine) -> str:
         listener.close_nowait()
 
 
-async def test_an_impossible_schema_is_told_with_what_to_do(empty_database_dsn: str, caplog: pytest.LogCaptureFixture):
+async def test_an_impossible_schema_is_reported_with_what_to_do(
+    empty_database_dsn: str, caplog: pytest.LogCaptureFixture
+):
     execute(empty_database_dsn, "DROP ROLE IF EXISTS may_nothing; CREATE ROLE may_nothing LOGIN")
     dsn = make_conninfo(empty_database_dsn, user="may_nothing")
     assert await trio.to_thread.run_sync(migrate.run, Settings(postgres_dsn=Secret(dsn), db_schema="wf")) is None

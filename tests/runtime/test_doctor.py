@@ -67,17 +67,17 @@ def verdicts(findings: Iterable[DoctorFinding]) -> list[tuple[CheckLevel, str]]:
         (server(settings={"client_connection_check_interval": "0"}), [(ADVICE, "sessions")]),
     ],
 )
-def test_what_a_server_lacks_is_told(changed: ServerFacts, found: list[tuple[CheckLevel, str]]) -> None:
-    told = verdicts(doctor.check_server(changed))
-    assert [each for each in told if each != (OK, "database")] == found
-    assert ((OK, "database") in told) == ((PROBLEM, "database") not in told)
+def test_what_a_server_lacks_is_reported(changed: ServerFacts, found: list[tuple[CheckLevel, str]]) -> None:
+    reported = verdicts(doctor.check_server(changed))
+    assert [each for each in reported if each != (OK, "database")] == found
+    assert ((OK, "database") in reported) == ((PROBLEM, "database") not in reported)
 
 
 @pytest.mark.parametrize(
     ("number", "version", "defect"),
     [(170_010, "17.10", False), (180_000, "18.0", True), (180_005, "18.5", True), (180_006, "18.6", False)],
 )
-def test_the_defect_of_rechecks_is_told(number: int, version: str, defect: bool) -> None:
+def test_the_defect_of_rechecks_is_reported(number: int, version: str, defect: bool) -> None:
     (found,) = doctor.check_server(server(version_number=number, version=version))
     assert found.verdict is OK
     assert found.found.startswith(f"PostgreSQL {version}")
@@ -102,7 +102,7 @@ def test_connections_are_counted_against_the_settings(
     assert f"{own} of them in this database" in found[0].found or verdict is PROBLEM
 
 
-def test_clocks_that_differ_are_told() -> None:
+def test_clocks_that_differ_are_reported() -> None:
     assert doctor.check_clock(100.0, 100.4).verdict is OK
     assert doctor.check_clock(100.0, 102.0).verdict is ADVICE
 
@@ -188,12 +188,12 @@ def test_a_cut_off_index_and_old_locks_are_found(postgres_server: PostgresServer
         admin.execute("UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'timer_due'::regclass")
         code, found = run(dsn)
         assert code == 1
-        told = {(each["subject"], each["verdict"]): each for each in found}
-        assert told["indexes", "problem"]["todo"] == "REINDEX INDEX CONCURRENTLY timer_due"
-        assert told["schema", "ok"]["found"] == f"version {SCHEMA_VERSION}"
-        assert told["rights", "ok"]
-        assert told["pooler", "ok"]
-        assert told["engines", "ok"]["found"] == "0 live"
+        reported = {(each["subject"], each["verdict"]): each for each in found}
+        assert reported["indexes", "problem"]["todo"] == "REINDEX INDEX CONCURRENTLY timer_due"
+        assert reported["schema", "ok"]["found"] == f"version {SCHEMA_VERSION}"
+        assert reported["rights", "ok"]
+        assert reported["pooler", "ok"]
+        assert reported["engines", "ok"]["found"] == "0 live"
         admin.execute("REINDEX INDEX timer_due")
         _, again = run(dsn)
         assert not [each for each in again if each["subject"] == "indexes"]
@@ -208,8 +208,8 @@ def test_what_is_away_is_a_finding() -> None:
         )
     assert code == 1
     *away, this = found
-    told = [("database", "problem"), ("disk", "ok"), ("broker", "problem")]
-    assert [(each["subject"], each["verdict"]) for each in away] == told
+    reported = [("database", "problem"), ("disk", "ok"), ("broker", "problem")]
+    assert [(each["subject"], each["verdict"]) for each in away] == reported
     assert (this["subject"], this["verdict"], this["found"]) == ("penstock", "ok", __version__)
 
 
@@ -247,7 +247,7 @@ def test_a_directory_that_looks_like_a_version_is_no_database(tmp_path: Path) ->
     assert sorted(each.name for each in tmp_path.iterdir()) == ["2024", "7"]
 
 
-def test_the_disk_is_told_or_why_it_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_disk_is_reported_or_why_it_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a data directory it was left out; where one can't be looked at that was the end of all."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     [by_default] = doctor.check_disk(Settings())
@@ -282,10 +282,10 @@ def test_a_slot_that_nobody_reads_is_counted(postgres_server: PostgresServer) ->
         admin.execute("SELECT pg_create_physical_replication_slot('nobody', true)")
         try:
             admin.execute("SELECT pg_logical_emit_message(true, 'penstock', repeat('x', 100000))")
-            told = trio.run(holdups, dsn)
+            reported = trio.run(holdups, dsn)
         finally:
             admin.execute("SELECT pg_drop_replication_slot('nobody')")
-    [slot] = [each for each in told if each.what == "replication slot nobody"]
+    [slot] = [each for each in reported if each.what == "replication slot nobody"]
     assert slot.wal_bytes is not None
     assert slot.wal_bytes > 100_000
 

@@ -66,5 +66,5 @@ def test_an_engine_without_the_key_says_so_and_lives(start_engine: StartEngine) 
 def test_bad_keys_end_the_start_without_being_shown(start_engine: StartEngine, keys: str, said: str) -> None:
     engine = start_engine(encryption_keys=keys)
     assert engine.process.wait(120) == 2
-    assert f"penstock: the settings are wrong:\n  {said}\n" in engine.told
-    assert "hunter2" not in engine.told
+    assert f"penstock: the settings are wrong:\n  {said}\n" in engine.reported
+    assert "hunter2" not in engine.reported

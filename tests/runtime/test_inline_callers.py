@@ -96,7 +96,7 @@ async def test_odd_proofs_are_left_to_the_handler(
         assert True not in both.taken
 
 
-async def test_callers_on_one_connection_are_told_apart(engine: LocalEngine, monkeypatch: Any) -> None:
+async def test_callers_on_one_connection_are_distinguished(engine: LocalEngine, monkeypatch: Any) -> None:
     async with served(engine, monkeypatch, make_gate()) as both:
         for role, status in 3 * (("worker", 200), ("viewer", 403), ("", 401)):
             for _ in range(3):

@@ -145,7 +145,7 @@ async def test_a_poll_and_a_completion_are_answered_alike(engine: LocalEngine, m
         assert sum(found.counts()) == 2
 
 
-async def test_an_empty_queue_is_told_at_once(engine: LocalEngine, monkeypatch: Any) -> None:
+async def test_an_empty_queue_is_reported_at_once(engine: LocalEngine, monkeypatch: Any) -> None:
     async with served(engine, monkeypatch) as both:
         answer = await both.compare("/v1/jobs/poll", POLL, inline=True)
         assert answer.body == b'{"jobs":[]}'

@@ -186,7 +186,7 @@ async def test_a_dead_letter_that_fails_is_set_aside(start_local: StartLocal, mo
     assert (await engine.status(broken), await engine.status(fine)) == ("ACTIVE", "FAILED")
 
 
-async def test_a_dead_letter_failing_after_it_stood_aside_is_told(
+async def test_a_dead_letter_failing_after_it_stood_aside_is_reported(
     start_local: StartLocal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its instance is held by another transaction when the lease ends; nobody waits for it any more."""
@@ -206,10 +206,10 @@ async def test_a_dead_letter_failing_after_it_stood_aside_is_told(
         assert engine.engine.quarantine.listing() == []
         holder.rollback()
 
-    async def told() -> bool:
+    async def reported() -> bool:
         return [about.reason for about in engine.engine.quarantine.listing()] == ["a bug", "a bug"]
 
-    await wait_until(told)
+    await wait_until(reported)
 
 
 async def test_leases_are_kept_while_the_database_is_away(

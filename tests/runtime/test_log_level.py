@@ -27,8 +27,8 @@ def test_a_signal_sets_the_log_of_all_processes(start_engine: StartEngine, tmp_p
     engine = start_engine("--config", str(config), "--processes", str(processes)).wait_ready()
     config.write_text("log_level: debug\nrest_port: none\n")
     engine.process.send_signal(signal.SIGUSR1)
-    told = engine.wait_said("the settings can't be reloaded: nothing changes")
-    assert [problem.partition(":")[0] for problem in told["problems"]] == [str(config)]
+    reported = engine.wait_said("the settings can't be reloaded: nothing changes")
+    assert [problem.partition(":")[0] for problem in reported["problems"]] == [str(config)]
     assert set_anew(engine, "debug") == 0
 
     config.write_text("log_level: debug\n")

@@ -63,10 +63,10 @@ async def test_each_engine_tells_of_itself_when_it_renews(start_local: StartLoca
     await other.membership.refresh()
     reports = {engine.number: engine.report for engine in (await one.engine.overview.engines()).items}
     assert reports[one.membership.number] is None
-    told = reports[other.membership.number]
-    assert told is not None
-    assert (told.version, told.parked_polls, told.leased_jobs) == (__version__, 0, 0)
-    assert told.database_connections >= 1
+    reported = reports[other.membership.number]
+    assert reported is not None
+    assert (reported.version, reported.parked_polls, reported.leased_jobs) == (__version__, 0, 0)
+    assert reported.database_connections >= 1
 
 
 async def test_an_engine_of_another_living_dispatch_mode_is_refused(database_dsn: str, start_local: StartLocal) -> None:
@@ -146,11 +146,11 @@ async def test_a_timer_armed_here_is_fired_elsewhere_in_time(
 
     await wait_until(b_has_polled)
     b.engine.timers._next_at = trio.current_time() + 3600  # but for what it is told
-    told_s: list[float] = []
+    reported_s: list[float] = []
     hint = b.engine.timers.hint
 
     def note(seconds: float) -> None:
-        told_s.append(seconds)
+        reported_s.append(seconds)
         hint(seconds)
 
     b.engine.timers.hint = note  # type: ignore[method-assign]
@@ -161,7 +161,7 @@ async def test_a_timer_armed_here_is_fired_elsewhere_in_time(
         return await a.status(instance) == "COMPLETED"
 
     await wait_until(fired)
-    assert told_s == [0.3]
+    assert reported_s == [0.3]
 
 
 @pytest.mark.parametrize("what", ["a delay", "a job", "two delays"])
@@ -218,11 +218,11 @@ async def test_the_listening_connection_comes_back(start_local: StartLocal, data
     hinted: list[str] = []
     b.engine.polls.hint = hinted.extend  # type: ignore[method-assign]  # pyright: ignore[reportAttributeAccessIssue] - heard here
 
-    async def heard() -> bool:
+    async def received() -> bool:
         a.engine.events.queued("work")
         return "work" in hinted
 
-    await wait_until(heard)
+    await wait_until(received)
 
 
 async def test_the_listener_leaves_a_server_that_refuses_writes(start_local: StartLocal, database_dsn: str) -> None:
@@ -365,16 +365,18 @@ async def test_a_key_with_room_is_told_to_other_engines(start_local: StartLocal)
         turns.open(["work"])
         jobs += await b.poll("work", n=5)
     turns.take_hints("work", 100)
-    heard: list[str] = []
+    received: list[str] = []
 
     async def has_heard() -> bool:
-        heard.extend(turns.take_hints("work", 100))
-        return bool(heard)
+        received.extend(turns.take_hints("work", 100))
+        return bool(received)
 
     job = jobs[0]
     await a.complete(job)
     await wait_until(has_heard)
-    assert [(key,) for key in heard] == a.rows("SELECT flow_key FROM instance WHERE id = %s", int(job.instance_id, 16))
+    assert [(key,) for key in received] == a.rows(
+        "SELECT flow_key FROM instance WHERE id = %s", int(job.instance_id, 16)
+    )
 
 
 @pytest.mark.parametrize(

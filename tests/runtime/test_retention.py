@@ -233,8 +233,8 @@ async def test_an_open_instance_keeps_its_history_and_variables(start_local: Sta
     held = engine.engine.polls.activity.overdue
     assert held is not None
     assert (held.instances, show_instance(held.oldest)) == (1, instance)
-    told = {one.kind: one for one in (await engine.engine.overview.read("15m")).attention}
-    assert told["retention"].text == "1 instance keeps old history"
+    reported = {one.kind: one for one in (await engine.engine.overview.read("15m")).attention}
+    assert reported["retention"].text == "1 instance keeps old history"
     job = await engine.one("long")
     await engine.complete(job, {"c": 3})
     assert await engine.variables(instance) == {"a": 1, "b": 2, "c": 3}

@@ -57,8 +57,8 @@ def test_the_rule_that_says_more_counts(definition: str, days: tuple[float, ...]
     "rule", ["loan", "=7", "*=7", "loan:ACTIVE=7=", "loan=-1", "loan=soon", "loan=0", "loan=1e9", "loan:FAILED=", ""]
 )
 def test_an_unreadable_rule_is_told_at_the_start(rule: str) -> None:
-    (told,) = wrong_settings(Settings(retention_rules=(rule,)))
-    assert told.startswith("retention_rules: ")
+    (reported,) = wrong_settings(Settings(retention_rules=(rule,)))
+    assert reported.startswith("retention_rules: ")
     with pytest.raises(BadRequest, match="another rule"):
         RetentionRules(("loan=1", "loan=2"), None)
 

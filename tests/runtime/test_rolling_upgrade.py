@@ -63,7 +63,7 @@ def test_engines_are_upgraded_one_by_one_under_load(start_engine: StartEngine, d
             use_what_is_new(database_dsn)
         for engine in old:
             alive.remove(engine)
-            assert engine.stop() == 0, engine.told
+            assert engine.stop() == 0, engine.reported
             new.append(start_engine(module="tests.runtime.newer_engine", **NEVER_DEAD).wait_ready())
             alive.append(new[-1])
             goes_on()
@@ -73,7 +73,7 @@ def test_engines_are_upgraded_one_by_one_under_load(start_engine: StartEngine, d
     assert_invariants(database_dsn)
     late = start_engine()
     assert late.process.wait(120) == 1
-    assert f"the database has schema version {NEWER}, this penstock knows versions up to {NEWER - 1}" in late.told
+    assert f"the database has schema version {NEWER}, this penstock knows versions up to {NEWER - 1}" in late.reported
     for engine in new:
-        assert engine.stop() == 0, engine.told
+        assert engine.stop() == 0, engine.reported
     assert [line for engine in (*old, *new) for line in engine.lines if line["level"] in ("error", "critical")] == []

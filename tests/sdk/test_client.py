@@ -343,7 +343,7 @@ def test_a_definition_is_uploaded_with_its_order_of_keys(
     assert scripted.requests[0].content == content
 
 
-def test_a_port_that_speaks_something_else_is_told_of(still: StillTime) -> None:
+def test_a_port_that_speaks_something_else_is_reported(still: StillTime) -> None:
     with ScriptedGrpc() as other, ScriptedEngine() as rest:
 
         async def main() -> None:
@@ -749,7 +749,7 @@ def test_what_was_never_there_is_not_found(run: Run, scripted: ScriptedEngine) -
     assert len(scripted.requests) == SECOND_TRY
 
 
-def test_a_wrong_url_is_told_at_once() -> None:
+def test_a_wrong_url_is_reported_at_once() -> None:
     for url in ("http://localhost:abc", "http://\udcff"):
         with pytest.raises(ValueError, match="Invalid"):
             Client(url)

@@ -471,7 +471,7 @@ def test_tls_with_its_own_authority(run: Run) -> None:
         run(main)
 
 
-def test_tls_without_http2_is_told(run: Run) -> None:
+def test_tls_without_http2_is_reported(run: Run) -> None:
     authority = trustme.CA()
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("localhost").configure_cert(tls)
@@ -662,12 +662,12 @@ def test_the_outcome_of_a_single_report_is_an_exception(
 @pytest.mark.parametrize(
     "url", ["grpc://", "grpc://host/path", "grpc://ann:secret@host", "grpc://host?tls=1", "localhost:9090"]
 )
-def test_a_wrong_url_is_told_at_once(url: str) -> None:
+def test_a_wrong_url_is_reported_at_once(url: str) -> None:
     with pytest.raises(ValueError, match=r"grpc"):
         Client(url)
 
 
-def test_metadata_that_can_not_be_sent_is_told_at_once() -> None:
+def test_metadata_that_can_not_be_sent_is_reported_at_once() -> None:
     for name, value in (("grpc-timeout", "1"), (":path", "x"), ("x", "ä"), ("x", "a\nb")):
         with pytest.raises(ValueError, match="metadata"):
             GrpcTransport("grpc://localhost", metadata={name: value})

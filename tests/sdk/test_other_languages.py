@@ -105,8 +105,8 @@ def running(command: list[str], directory: Path, **environment: str) -> Generato
 
 def job(number: int, variables: object) -> Answer:
     """The answer to a poll with one job."""
-    told = {"id": f"j{number}", "jobType": "greeting.say", "variables": variables, "attempt": number}
-    return Answer(200, msgspec.json.encode({"jobs": [told]}))
+    reported = {"id": f"j{number}", "jobType": "greeting.say", "variables": variables, "attempt": number}
+    return Answer(200, msgspec.json.encode({"jobs": [reported]}))
 
 
 @pytest.mark.slow(reason="programs of other languages, which pause for a second after each fault")

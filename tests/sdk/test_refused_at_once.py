@@ -139,9 +139,9 @@ blocking() if {backend!r} == "blocking" else anyio.run(main, backend={backend!r}
         timeout=60,
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(SRC)},
     )
-    told = run.stderr.splitlines()
+    reported = run.stderr.splitlines()
     assert run.returncode == 1
-    assert told[-1].startswith("penstock.client.errors.ConnectionFailed: connection-failed: no connection to ")
-    assert url.rpartition("/")[2] in told[-1]
+    assert reported[-1].startswith("penstock.client.errors.ConnectionFailed: connection-failed: no connection to ")
+    assert url.rpartition("/")[2] in reported[-1]
     assert "The above exception" not in run.stderr
-    assert len(told) <= LINES_MAX, run.stderr
+    assert len(reported) <= LINES_MAX, run.stderr

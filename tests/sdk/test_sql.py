@@ -181,7 +181,7 @@ def test_sqlalchemy_awaited(database_dsn: str, eyes: psycopg.Connection[Any], dr
     assert asked(eyes) == ALL
 
 
-def test_what_is_awaited_and_what_is_not_are_told_apart(database_dsn: str) -> None:
+def test_what_is_awaited_and_what_is_not_are_distinguished(database_dsn: str) -> None:
     async def test() -> None:
         async with await psycopg.AsyncConnection.connect(database_dsn) as connection:
             with pytest.raises(TypeError, match="AsyncConnection is an async connection: use AsyncRequests"):

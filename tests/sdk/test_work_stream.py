@@ -250,7 +250,7 @@ def test_a_result_too_large_for_the_stream_goes_by_itself(run: Run, engine: Engi
     run(main)
 
 
-def test_an_engine_that_refuses_streams_is_told_once(
+def test_an_engine_that_refuses_streams_is_reported_once(
     run: Run, engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
@@ -266,9 +266,9 @@ def test_an_engine_that_refuses_streams_is_told_once(
         async with worker:
             await until(lambda: len(engine.server.connections) >= 3)
             assert set(reachable) == {False}
-            told = [record.getMessage() for record in caplog.records if "no jobs" in record.getMessage()]
-            assert len(told) == 1
-            assert "does this port speak gRPC" in told[0]
+            reported = [record.getMessage() for record in caplog.records if "no jobs" in record.getMessage()]
+            assert len(reported) == 1
+            assert "does this port speak gRPC" in reported[0]
             engine.server.turns_away_with = None
             await engine.wait(engine.credit)
             engine.push(job("1"))  # this one sends no headers before the first message

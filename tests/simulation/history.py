@@ -258,11 +258,13 @@ class History:
         assert self.status is not InstanceStatus.ACTIVE or self.machine.open == [], "a wake-up was lost"
         # a completion may itself fail its instance (no condition is true): repeats are then told what became of that
         failed = {(row.token_id, row.seq) for row in self.machine.history if row.kind is HistoryKind.FAILED}
-        contradicted = {key: told for key, told in self.answers.items() if len(told) > 1 and key[0] not in failed}
+        contradicted = {
+            key: reported for key, reported in self.answers.items() if len(reported) > 1 and key[0] not in failed
+        }
         assert not contradicted, f"answered twice, differently: {contradicted}"
         taken = defaultdict(set)
-        for (job, attempt), told in self.answers.items():
-            if told == {True}:
+        for (job, attempt), reported in self.answers.items():
+            if reported == {True}:
                 taken[job].add(attempt)
         assert all(len(attempts) == 1 for attempts in taken.values()), f"several attempts were taken: {taken}"
         for row in self.machine.history:

@@ -154,7 +154,7 @@ class Schedule:
         assert not self._buffered, "what waits was forgotten"
         assert not self._open, "a run is open for ever"
         all_times = self.rules.times.between(START, self._end, 10_000)
-        told = {at: outcomes[-1] for at, outcomes in self._outcomes.items()}
+        reported = {at: outcomes[-1] for at, outcomes in self._outcomes.items()}
         for at, outcomes in self._outcomes.items():
             waited = [RunOutcome.BUFFERED] if outcomes[0] is RunOutcome.BUFFERED else []
             assert outcomes != waited, f"{at} waited, and was forgotten"
@@ -162,15 +162,15 @@ class Schedule:
             assert outcomes in once, f"{at} was decided about twice: {outcomes}"
             assert at in all_times, f"{at} is none of its times"
             assert at not in self._left_out, f"{at} was started, though it passed in a pause"
-        missing = [at for at in all_times if at not in told and at not in self._left_out]
+        missing = [at for at in all_times if at not in reported and at not in self._left_out]
         assert len(missing) == self._passed, f"{len(missing)} times were left out, {self._passed} counted"
-        missed = [at for at, outcome in told.items() if outcome is RunOutcome.MISSED]
+        missed = [at for at, outcome in reported.items() if outcome is RunOutcome.MISSED]
         if self.rules.catch_up is CatchUp.ALL and self.rules.window_s > LIFE_S:
             assert not missed, "all were to be caught up"
             if self.rules.overlap is Overlap.ALLOW:
-                assert set(told.values()) <= {RunOutcome.STARTED}, "all were to be started"
+                assert set(reported.values()) <= {RunOutcome.STARTED}, "all were to be started"
         if self.rules.catch_up is CatchUp.LAST and self.rules.window_s > LIFE_S and missed:
-            assert max(missed) < max(at for at in all_times if at in told), "the last one was missed"
+            assert max(missed) < max(at for at in all_times if at in reported), "the last one was missed"
 
 
 assert ON_TIME_S > POLL_INTERVAL_S

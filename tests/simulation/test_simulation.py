@@ -133,7 +133,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_rule_is_found_and_the_seed_is_told(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_broken_rule_is_found_and_the_seed_is_reported(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     break_it, expected = BROKEN[name]
     break_it(monkeypatch)
     with pytest.raises(AssertionError, match=expected) as caught:

@@ -34,7 +34,7 @@ class Cut:
 
     pattern: bytes
     committed: bool
-    heard: int = 0
+    received: int = 0
     """So many messages of the answer come through."""
     fatal: bool = False
     """Whether the server then says that an administrator ended the session, as it does inside a COMMIT."""
@@ -47,7 +47,7 @@ class Cut:
     @property
     def passed(self) -> bytes:
         """What of the answer the client gets."""
-        return b"".join(messages(self.answer)[: self.heard]) + (_fatal() if self.fatal else b"")
+        return b"".join(messages(self.answer)[: self.received]) + (_fatal() if self.fatal else b"")
 
 
 @dataclass
@@ -108,11 +108,11 @@ class Proxy:
         self._cuts.append(cut)
         return cut
 
-    def cut_at(self, pattern: bytes, *, committed: bool, heard: int = 0, fatal: bool = False) -> Cut:
+    def cut_at(self, pattern: bytes, *, committed: bool, received: int = 0, fatal: bool = False) -> Cut:
         """Break the next connection that sends ``pattern``: once the server has committed it and before the client
         hears of it, or before the server gets it. ``heard`` messages of the answer come through, and with ``fatal``
         the word that the session was ended."""
-        cut = Cut(pattern, committed, heard, fatal)
+        cut = Cut(pattern, committed, received, fatal)
         self._cuts.append(cut)
         return cut
 

@@ -126,7 +126,7 @@ async def test_a_second_engine_is_told_who_has_the_directory(data_dir: Path) -> 
         assert await fetch(dsn, b"SELECT 1") == [(1,)]
 
 
-async def test_an_engine_in_another_process_is_told_by_its_pid(data_dir: Path) -> None:
+async def test_an_engine_in_another_process_is_reported_by_its_pid(data_dir: Path) -> None:
     async with engine(data_dir) as (process, _):
         with pytest.raises(DataDirectoryInUse, match=str(process.pid)):
             async with embedded(data_dir, settings=FAST_SETTINGS):

@@ -137,7 +137,7 @@ async def test_a_forged_pid_file_gets_no_process_of_root_signalled(data_dir: Pat
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "device", "directory"])
-async def test_a_broken_pid_file_is_told_and_blocks_nothing(data_dir: Path, victim: Path, kind: str) -> None:
+async def test_a_broken_pid_file_is_reported_and_blocks_nothing(data_dir: Path, victim: Path, kind: str) -> None:
     forged = data_dir / "18" / "postmaster.pid"
     if kind == "link":
         forged.symlink_to(victim)
@@ -330,6 +330,6 @@ async def test_to_run_as_nobody_is_warned_of(
     assert "useradd --system penstock" in caplog.text
 
 
-async def test_a_cluster_of_a_user_that_is_unknown_is_told(data_dir: Path) -> None:
+async def test_a_cluster_of_a_user_that_is_unknown_is_reported(data_dir: Path) -> None:
     os.chown(data_dir / "18", 61234, 61234)
     await is_refused(data_dir, "belongs to the user 61234")

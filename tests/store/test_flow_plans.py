@@ -103,8 +103,8 @@ TIMERS = [(BASE + 2 * k, k + 1, -4) for k in range(0, 5_000, 50)]
 LIST = BASE + 100
 
 
-async def told(connection: TrioConnection) -> list[Any]:
-    held, children = await calls.hold_told(connection, TIMERS, [timer[:2] for timer in TIMERS])
+async def reported(connection: TrioConnection) -> list[Any]:
+    held, children = await calls.lock_notices(connection, TIMERS, [timer[:2] for timer in TIMERS])
     return [*held, *children]
 
 
@@ -163,7 +163,7 @@ def texts(value: object, number: int) -> str:
 
 UNTOLD = ints(BASE + 2 * k + 1 for k in range(15_000, 20_000, 50))
 CASES = {
-    "hold_told and children_of_calls": Case(told, 100, 40, 200),
+    "hold_told and children_of_calls": Case(reported, 100, 40, 200),
     "tell_callers": Case(lambda c: run(c, "tell_callers", UNTOLD), 100, 30),
     "tell_cancel": Case(lambda c: run(c, "tell_cancel", *_executions()), 100, 30),
     "forget_reopen": Case(lambda c: run(c, "forget_reopen", *_executions()), 100, 30),
@@ -319,7 +319,7 @@ def costs(postgres_server: PostgresServer) -> Generator[dict[str, tuple[int, dic
     async def measure(dsn: str) -> dict[str, tuple[int, dict[str, int], Any]]:
         found: dict[str, tuple[int, dict[str, int], Any]] = {}
         async with await connect(dsn) as connection:
-            heard = AwaitedEnd(connection, monkeypatch)
+            received = AwaitedEnd(connection, monkeypatch)
             for filled in (False, True):
                 for name, case in CASES.items():
                     await connection.fetch(SQL["begin"])
@@ -331,7 +331,7 @@ def costs(postgres_server: PostgresServer) -> Generator[dict[str, tuple[int, dic
                     found[name] = after[0] - before[0], scans, given
                 if not filled:
                     await trio.to_thread.run_sync(execute, dsn, FILL + FILL_QUEUES)
-        found[""] = 0, {}, heard.names
+        found[""] = 0, {}, received.names
         return found
 
     with pytest.MonkeyPatch.context() as monkeypatch, postgres_server.database(apply_schema) as dsn:

@@ -222,7 +222,7 @@ async def test_one_start_without_a_poll_goes_to_the_queue(
         assert len(found.written[table]) == 1
 
 
-async def test_one_start_under_a_taken_id_is_told(connection: TrioConnection) -> None:
+async def test_one_start_under_a_taken_id_is_reported(connection: TrioConnection) -> None:
     item = FastStart(12, 1, b"{}", None, 1, "w", 60.0)
     assert len(await instances.start_fast(connection, [item])) == 1
     with pytest.raises(IdTaken):

@@ -60,9 +60,9 @@ async def test_a_session_that_ends_within_the_answer_leaves_a_doubt(
 ) -> None:
     """Wherever the answer breaks off, although the server has committed."""
     pattern = b"COMMIT\0" if operation is block else MARK
-    for heard in itertools.count():
+    for received in itertools.count():
         await eyes.fetch("DELETE FROM t")
-        cut = proxy.cut_at(pattern, committed=True, heard=heard, fatal=fatal)
+        cut = proxy.cut_at(pattern, committed=True, received=received, fatal=fatal)
         async with await TrioConnection.connect(proxy.dsn) as connection:
             doubt: InDoubt | None = None
             try:
@@ -71,14 +71,14 @@ async def test_a_session_that_ends_within_the_answer_leaves_a_doubt(
                 doubt = error
             parts = messages(cut.answer)
             if doubt is None:
-                assert heard == len(parts)
+                assert received == len(parts)
                 return
             assert connection.closed
             assert isinstance(doubt.__cause__, psycopg.Error)
             if operation is not block:  # of which psycopg says something of its own
                 assert ("administrator" in str(doubt)) is fatal
             if operation in (single, known) and fatal:  # its rows are whole once its CommandComplete has come
-                assert bool(doubt.rows) is any(part.startswith(b"C") for part in parts[:heard])
+                assert bool(doubt.rows) is any(part.startswith(b"C") for part in parts[:received])
         assert await eyes.fetch("SELECT count(*) FROM t") == [(1,)]
 
 

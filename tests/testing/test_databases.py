@@ -50,7 +50,7 @@ def test_the_next_database_is_made_before_it_is_asked_for(server: PostgresServer
                 assert name_of(dsn) == name
 
 
-def test_a_database_that_does_not_go_is_told(penstock_postgres: PostgresServer) -> None:
+def test_a_database_that_does_not_go_is_reported(penstock_postgres: PostgresServer) -> None:
     server = PostgresServer(penstock_postgres.directory, penstock_postgres.dsn)
     with server.database() as dsn, psycopg.connect(server.dsn, autocommit=True) as other:
         other.execute(f"DROP DATABASE {name_of(dsn)}".encode())

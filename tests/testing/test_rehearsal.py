@@ -366,7 +366,7 @@ async def test_the_handlers_of_a_worker_do_its_jobs(engine: TestEngine) -> None:
     assert engine.stubs["a"].count == 2
 
 
-async def test_wrong_uses_of_a_stub_are_told(engine: TestEngine) -> None:
+async def test_wrong_uses_of_a_stub_are_reported(engine: TestEngine) -> None:
     with pytest.raises(TypeError, match="no argument 'return'"):
         engine.stub("x", **{"return": {}})  # pyright: ignore[reportArgumentType] - on purpose
     with pytest.raises(TypeError, match="either answers, or one of"):
@@ -378,7 +378,7 @@ async def test_wrong_uses_of_a_stub_are_told(engine: TestEngine) -> None:
     assert engine.stubs == {}
 
 
-async def test_what_can_not_be_returned_is_told_at_once(engine: TestEngine) -> None:
+async def test_what_can_not_be_returned_is_reported_at_once(engine: TestEngine) -> None:
     for wrong in ([1], "text", {"x": float("nan")}, {"x": object()}):
         with pytest.raises(BadRequest):
             engine.stub("work", returns=wrong)
@@ -482,7 +482,7 @@ def test_an_unknown_setting_is_refused() -> None:
         TestEngine("", settings={"lease_expiry_limit": "often"})
 
 
-async def test_a_missing_definition_is_told_with_the_places(engine: TestEngine) -> None:
+async def test_a_missing_definition_is_reported_with_the_places(engine: TestEngine) -> None:
     with pytest.raises(FileNotFoundError, match=r"there is no odrer.json in .*tests/testing, nor in /"):
         await engine.deploy("odrer.json")
     await engine.deploy("../../examples/prime-count.json")
@@ -569,7 +569,7 @@ async def test_a_call_that_is_cancelled_is_cancelled_in_the_engine(engine: TestE
     assert len(engine.thread.engine.polls.waiters) == 0
 
 
-async def test_an_engine_that_broke_is_told_and_hangs_nobody(
+async def test_an_engine_that_broke_is_reported_and_hangs_nobody(
     penstock_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = TestEngine(penstock_dsn)
@@ -587,6 +587,6 @@ async def test_an_engine_that_broke_is_told_and_hangs_nobody(
             await engine.start("linear")
 
 
-def test_a_database_that_is_not_there_is_told_at_once(penstock_dsn: str) -> None:
+def test_a_database_that_is_not_there_is_reported_at_once(penstock_dsn: str) -> None:
     with pytest.raises(Exception, match="does not exist"), TestEngine(make_conninfo(penstock_dsn, dbname="gone")):
         pytest.fail("it started")

@@ -135,7 +135,7 @@ def test_tests_in_asyncio_have_asyncio():
 
 
 @pytest.mark.parametrize(("use", "backend"), [(sleep_in_trio, "asyncio"), (sleep_in_asyncio, "trio")])
-def test_the_wrong_library_is_told_of(use: Body, backend: Backend):
+def test_the_wrong_library_is_reported(use: Body, backend: Backend):
     other = "trio" if backend == "asyncio" else "asyncio"
     with pytest.raises(WrongLibrary, match=rf"uses {other} at test_virtual_loops.py:\d+") as caught:
         run_workflow(body_of(use), backend=backend)

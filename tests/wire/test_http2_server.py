@@ -65,7 +65,7 @@ def spelled(events: list[FrameEvent]) -> list[FrameEvent]:
     return found
 
 
-def heard(http2: Http2, pieces: list[bytes], raw: list[FrameEvent]) -> tuple[list[FrameEvent], str, bytes, int]:
+def received(http2: Http2, pieces: list[bytes], raw: list[FrameEvent]) -> tuple[list[FrameEvent], str, bytes, int]:
     events: list[FrameEvent] = []
     error = ""
     for piece in pieces:
@@ -113,8 +113,8 @@ def test_the_short_way_says_what_the_long_one_does(seed: int) -> None:
         data = some_bytes(chance)
         cuts = sorted(chance.randrange(len(data)) for _ in range(chance.choice((0, 0, 0, 1, 3))))
         pieces = [data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True)]
-        mine = heard(ours, pieces, found)
-        assert mine == heard(other, pieces, []), data.hex()
+        mine = received(ours, pieces, found)
+        assert mine == received(other, pieces, []), data.hex()
     assert any(isinstance(event, CallReceived) for event in found)
 
 
@@ -143,8 +143,8 @@ def test_blocks_mean_what_the_table_says_at_the_time(seed: int) -> None:
                 hpack.header_table_size = chance.choice((0, 100, 2_000, 4_096))
             data += call(stream_id, bytes(20), hpack.encode(headers, huffman=chance.random() < 0.5))
             stream_id += 2
-        mine = heard(ours, [data], raw)
-        assert mine == heard(other, [data], [])
+        mine = received(ours, [data], raw)
+        assert mine == received(other, [data], [])
         assert [list(event.headers) for event in mine[0] if isinstance(event, RequestReceived)] == asked
     assert any(isinstance(event, CallReceived) for event in raw)
 
@@ -155,8 +155,8 @@ def test_too_much_at_once_is_refused_either_way(count: int, size: int, why: str)
     data = b"".join([call(stream_id, bytes(size)) for stream_id in range(3, 3 + 2 * count, 2)])
     for http2 in (ours, other):
         http2.receive(call(1, b""))
-    found = heard(ours, [data], [])
-    assert found == heard(other, [data], [])
+    found = received(ours, [data], [])
+    assert found == received(other, [data], [])
     assert why in found[1]
 
 
@@ -187,7 +187,7 @@ def test_a_known_call_is_one_event() -> None:
     assert not ours.begin_answer(3, answer, b"data")
     assert not ours.end_answer(3, end)
     late = frame(Kind.WINDOW_UPDATE, 0, 3, (5).to_bytes(4, "big")) + frame(Kind.DATA, 0, 3, b"late")
-    assert heard(ours, [late], []) == heard(other, [late], [])
+    assert received(ours, [late], []) == received(other, [late], [])
 
 
 def test_an_answer_beyond_the_windows_goes_the_long_way() -> None:

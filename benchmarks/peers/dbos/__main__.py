@@ -33,18 +33,18 @@ def measured(command: Sequence[str], database: Database) -> dict[str, float]:
     with side_by_side.start(command) as process:
         time.sleep(SETTLE_S)
         before = database.counters()
-        told: dict[str, Any] = side_by_side.go(process)
+        reported: dict[str, Any] = side_by_side.go(process)
         time.sleep(SETTLE_S)
         after = database.counters()
         assert process.stdin is not None
         process.stdin.close()
-    steps = told["runs"] * STEPS
+    steps = reported["runs"] * STEPS
     return {
-        "steps_per_s": steps / told["seconds"],
-        "run_p50_ms": told["run_p50_ms"],
+        "steps_per_s": steps / reported["seconds"],
+        "run_p50_ms": reported["run_p50_ms"],
         "commits_per_step": (after.commits - before.commits) / steps,
         "wal_bytes_per_step": (after.wal_bytes - before.wal_bytes) / steps,
-        "cpu_us_per_step": told["cpu_s"] / steps * 1e6,
+        "cpu_us_per_step": reported["cpu_s"] / steps * 1e6,
     }
 
 

@@ -25,10 +25,10 @@ DATABASES = "penstock_bench", "dbos_bench"
 def measured(command: list[str]) -> dict[str, float]:
     """What one process told."""
     with side_by_side.start(command) as process:
-        told: dict[str, float] = side_by_side.go(process)
+        reported: dict[str, float] = side_by_side.go(process)
         assert process.stdin is not None
         process.stdin.close()
-    return told
+    return reported
 
 
 def ours(dsn: str, policy: dict[str, Any], runs: int) -> dict[str, float]:

@@ -17,7 +17,7 @@ import trio
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from benchmarks.calibration import calibrate, tell
+from benchmarks.calibration import calibrate, print_line
 from benchmarks.deployment import work_directory
 from penstock.store.embedded.embedded import embedded
 
@@ -57,7 +57,7 @@ def calibrated(dsn: str, seconds: float) -> float:
     """Bare commits of that server, told; their median in milliseconds."""
     calibration = calibrate(dsn, seconds)
     rates = ", ".join(f"{rate.connections} at once {rate.commits_per_s:,.0f}/s" for rate in calibration.rates)
-    tell()
+    print_line()
     print(f"bare commits: p50 {calibration.commit_p50_ms:.2f} ms, {rates}", flush=True)
     return calibration.commit_p50_ms
 

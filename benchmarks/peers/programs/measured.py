@@ -29,9 +29,9 @@ async def measured(count: Count, seconds: float, tasks: Sequence[asyncio.Task[ob
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
     before, began = count.done, time.perf_counter()
     await asyncio.sleep(seconds)
-    told = {"steps": count.done - before, "seconds": time.perf_counter() - began}
+    reported = {"steps": count.done - before, "seconds": time.perf_counter() - began}
     all_at_work(tasks)
-    print(json.dumps(told), flush=True)
+    print(json.dumps(reported), flush=True)
 
 
 def all_at_work(tasks: Sequence[asyncio.Task[object]]) -> None:

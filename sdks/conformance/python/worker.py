@@ -39,16 +39,16 @@ def emit(**event: object) -> None:
 
 async def behave(job: JobContext) -> Any:
     """The handler of all job types: does what the variables say."""
-    told = {"job": job.id, "attempt": job.attempt, "instance": job.instance_id}
-    emit(event="begin", type=job.job.job_type, idempotencyKey=job.idempotency_key, **told)
+    reported = {"job": job.id, "attempt": job.attempt, "instance": job.instance_id}
+    emit(event="begin", type=job.job.job_type, idempotencyKey=job.idempotency_key, **reported)
     try:
         steps = job.variables["do"]
         return await act(job, steps[min(job.attempt, len(steps)) - 1])
     except anyio.get_cancelled_exc_class():
-        emit(event="stop", reason=str(job.stop_reason), **told)
+        emit(event="stop", reason=str(job.stop_reason), **reported)
         raise
     finally:
-        emit(event="end", **told)
+        emit(event="end", **reported)
 
 
 async def act(job: JobContext, step: dict[str, Any]) -> Any:

@@ -82,12 +82,12 @@ def _run() -> None:
 
         app(_utc_first(sys.argv[1:]))
     except ImportError as error:
-        told = _what_to_install(error)
-        if told is None:
+        advice = _what_to_install(error)
+        if advice is None:
             raise
         from penstock.cli.plain import echo
 
-        echo(f"penstock: {told}", err=True)
+        echo(f"penstock: {advice}", err=True)
         sys.exit(2)
 
 

@@ -254,8 +254,8 @@ def requeue(
         echo(f"penstock: {first_line(error)}", err=True)
         raise typer.Exit(1) from error
     where = "published again" if mode == "kafka_outbox" else "in the queue"
-    told = f"{returned} jobs came back; they are {where} (dispatch mode {mode})"
-    print_done({"returned": returned, "dispatchMode": mode}, told, as_json=as_json)
+    text = f"{returned} jobs came back; they are {where} (dispatch mode {mode})"
+    print_done({"returned": returned, "dispatchMode": mode}, text, as_json=as_json)
 
 
 @app.command()
@@ -443,5 +443,5 @@ def version(as_json: JsonOption = False) -> None:
     from penstock import __version__
     from penstock.build import is_compiled, shown_version
 
-    told = {"version": __version__, "compiled": is_compiled()}
-    print_done(told, f"penstock {shown_version()}", as_json=as_json)
+    text = {"version": __version__, "compiled": is_compiled()}
+    print_done(text, f"penstock {shown_version()}", as_json=as_json)

@@ -169,8 +169,8 @@ def _print(batch: Batch, *, as_json: bool) -> None:
         "pending": batch.pending, "active": batch.active, "completed": batch.completed, "failed": batch.failed,
         "cancelled": batch.cancelled, "refused": batch.refused, "removed": batch.removed,
     }  # fmt: skip
-    told = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-    echo(f"{batch.state}: {told or 'nothing'}, of {batch.total}")
+    counted = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+    echo(f"{batch.state}: {counted or 'nothing'}, of {batch.total}")
     if batch.on_complete is not None:
         then = batch.completion_id or batch.completion_error
         echo(f"then {batch.on_complete}" + (f": {then}" if then else ""))

@@ -334,13 +334,13 @@ def _followed(client: SyncClient, id: str, *, quiet: bool) -> BulkView:
     """To its end, which the engines reach also without this command."""
     last = ""
 
-    def told(now: BulkView) -> None:
+    def show_state(now: BulkView) -> None:
         nonlocal last
         if not quiet and now.state == "RUNNING" and _line(now) != last:
             last = _line(now)
             echo(last, err=True)
 
-    return client.wait_for_bulk(id, on_look=told)
+    return client.wait_for_bulk(id, on_look=show_state)
 
 
 def _exit(view: BulkView) -> None:

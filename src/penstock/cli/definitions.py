@@ -53,8 +53,8 @@ def upload(
         for file in files:
             made = client.upload_definition(file)
             unused = " (new starts use another version: see `penstock definition activate`)"
-            told = f"{made.id} version {made.version}" + (unused if made.active is False else "")
-            print_done(made, told, as_json=as_json)
+            text = f"{made.id} version {made.version}" + (unused if made.active is False else "")
+            print_done(made, text, as_json=as_json)
 
 
 @app.command()
@@ -153,13 +153,13 @@ def diff(
             name = str(file)
         else:
             after, name = client.get_definition(id, new), f"version {new}"
-    told = list(difflib.unified_diff(_lines(before), _lines(after), f"version {before['version']}", name, lineterm=""))
+    text = list(difflib.unified_diff(_lines(before), _lines(after), f"version {before['version']}", name, lineterm=""))
     if as_json:
-        print_json({"same": not told, "lines": told})
+        print_json({"same": not text, "lines": text})
     else:
-        for line in told:
+        for line in text:
             echo(line)
-    if told:
+    if text:
         raise typer.Exit(DIFFERENT)
 
 

@@ -486,8 +486,8 @@ def migrate(
             possible = possible and check.possible
             versions = f"{check.instance_id}  version {check.from_version} to {check.to_version}"
             due = f", {timers_due(check.timers_due)}" if check.timers_due else ""
-            told = f"{versions}  {f'possible{due}' if check.possible else '; '.join(check.reasons)}"
-            print_done(check, told, as_json=as_json)
+            summary = f"{versions}  {f'possible{due}' if check.possible else '; '.join(check.reasons)}"
+            print_done(check, summary, as_json=as_json)
     if not possible:
         raise typer.Exit(NOT_COMPLETED)
 
@@ -548,8 +548,8 @@ def _rows(instance: Instance, history: list[StepExecution]) -> list[tuple[str, .
     """Return one for each entry. The progress of a step stands at its latest entry that is open."""
     latest = {each.step_id: each.id for each in history if each.status == "RUNNING"}
     shown = {
-        latest[step]: f"progress {json.dumps(told, ensure_ascii=False)[:PROGRESS_MAX_CHARS]}"
-        for step, told in instance.progress.items()
+        latest[step]: f"progress {json.dumps(summary, ensure_ascii=False)[:PROGRESS_MAX_CHARS]}"
+        for step, summary in instance.progress.items()
         if step in latest
     }
     return [_row(each, shown.get(each.id, "")) for each in history]

@@ -87,7 +87,7 @@ def list_runs(
 
     owner, _, name = (workflow or "").rpartition(":")
 
-    async def told(runs: AnyRuns) -> list[dict[str, Any]]:
+    async def read(runs: AnyRuns) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []
         wanted = None if status is None else status.upper()
         for found in await runs.latest(name or None, wanted, limit, blocked=blocked):
@@ -103,7 +103,7 @@ def list_runs(
             rows.append(row | {"waitsFor": waits, "failureReason": found.failure_reason})
         return rows
 
-    found = ask_anywhere(at, token_file, told, owner)
+    found = ask_anywhere(at, token_file, read, owner)
     if as_json:
         print_json(found)
         return
@@ -137,7 +137,7 @@ def show(id: IdArgument, at: AtOption = None, token_file: TokenFileOption = None
     """A run: how it stands, what it waits for, what it shows, and its branches with file and line. Of one that failed
     the reason, and the traceback."""
 
-    async def told(runs: AnyRuns) -> dict[str, Any]:
+    async def read(runs: AnyRuns) -> dict[str, Any]:
         instance_id = await runs.find(id, {})
         tree, run = await runs.tree(instance_id), await runs.read_run(instance_id)
         if run.failure_reason:
@@ -152,7 +152,7 @@ def show(id: IdArgument, at: AtOption = None, token_file: TokenFileOption = None
             ]
         return tree
 
-    tree = ask_anywhere(at, token_file, told)
+    tree = ask_anywhere(at, token_file, read)
     if as_json:
         print_json(tree)
         return
@@ -401,7 +401,7 @@ def journal(
 ) -> None:
     """The records of a run, oldest first, a JSON object each."""
 
-    async def told(runs: AnyRuns) -> None:
+    async def read(runs: AnyRuns) -> None:
         instance_id, cursor = await runs.find(id, {}), None
         while True:
             records, cursor = await runs.journal(instance_id, cursor)
@@ -410,16 +410,16 @@ def journal(
             if cursor is None:
                 return
 
-    ask_anywhere(at, token_file, told)
+    ask_anywhere(at, token_file, read)
 
 
 def on_run(id: str, at: str | None, token_file: Path | None, call: Callable[[AnyRuns, str], Awaitable[T]]) -> T:
     """What ``call`` gives for the run with this id, which it is told by its instance's. As `ask_anywhere`."""
 
-    async def told(runs: AnyRuns) -> T:
+    async def read(runs: AnyRuns) -> T:
         return await call(runs, await runs.find(id, {}))
 
-    return ask_anywhere(at, token_file, told)
+    return ask_anywhere(at, token_file, read)
 
 
 def ask_anywhere(

@@ -91,8 +91,8 @@ def preview(
         changes = [] if zone is None or first is None else clock_changes(zone, first)
         around = [(change, _around(client, id, spec, change)) for change in changes]
     if as_json:
-        told = [{"at": change.at, "times": met} for change, met in around]
-        print_json({"times": times, "clockChanges": told})
+        shown_changes = [{"at": change.at, "times": met} for change, met in around]
+        print_json({"times": times, "clockChanges": shown_changes})
         return
     _print(times, zone)
     for change, met in around:

@@ -215,8 +215,8 @@ def backfill(
     machine's."""
     with connected(url, token_file) as client:
         asked = client.backfill_schedule(id, since, until, overlap=overlap)
-    told = f"{id}: {asked.hint or 'is under way'}; `penstock schedule show {id}` tells how far it is"
-    print_done(asked, told, as_json=as_json)
+    summary = f"{id}: {asked.hint or 'is under way'}; `penstock schedule show {id}` tells how far it is"
+    print_done(asked, summary, as_json=as_json)
 
 
 @app.command()

@@ -459,8 +459,8 @@ class Activation:
             return
         failed, most = call.attempt - call.lost, call.step.options.retries + 1
         if self._warn is not None:
-            told = f"{call.step.name!r} at {call.path} failed, attempt {failed} of {most}"
-            self._warn(f"step {told}: {mask_text(describe(outcome.error))}. It is tried again in {pause_s:g} s")
+            failed_text = f"{call.step.name!r} at {call.path} failed, attempt {failed} of {most}"
+            self._warn(f"step {failed_text}: {mask_text(describe(outcome.error))}. It is tried again in {pause_s:g} s")
         met = msgspec.Raw(call.step.encode_error(outcome.error, self.kernel.newest).encode())
         retry = RetryRecord(self.host.now() + pause_s, call.begun_at, met, call.lost)
         self._write(call, JournalKind.RETRY, msgspec.json.encode(retry).decode(), took_ms)

@@ -42,10 +42,10 @@ class _Teller:
     def begin(self, run: Run[Any]) -> None:
         self.run = run
         for event in self._early:
-            self.hear(*event)
+            self.show_event(*event)
         self._early.clear()
 
-    def hear(self, event: str, leased: LeasedRun, detail: str) -> None:
+    def show_event(self, event: str, leased: LeasedRun, detail: str) -> None:
         if self.run is None:
             self._early = [*self._early[-100:], (event, leased, detail)]
         elif leased.id == self.run.instance_id:
@@ -69,7 +69,7 @@ async def serve_one(
 ) -> R:
     """`App.run`, in the app's thread; ``start`` starts the run."""
     teller = _Teller(hints=app.at is None)
-    app.on_event = teller.hear
+    app.on_event = teller.show_event
     results: list[R] = []
     with trio.CancelScope() as scope, signals.cancel(scope):
         async with app.opened(0.0, loop):

@@ -63,9 +63,9 @@ def user_frame(frames: Sequence[traceback.FrameSummary]) -> traceback.FrameSumma
 def traceback_of(error: BaseException) -> str:
     """Return the traceback for a log, without the frames of ours and of Trio's. Never fails."""
 
-    def tell() -> str:
-        told = traceback.TracebackException.from_exception(with_short_tracebacks(error))
-        todo, seen = [told], set[int]()
+    def format_error() -> str:
+        formatted = traceback.TracebackException.from_exception(with_short_tracebacks(error))
+        todo, seen = [formatted], set[int]()
         while todo:
             each = todo.pop()
             if id(each) in seen:
@@ -79,9 +79,9 @@ def traceback_of(error: BaseException) -> str:
             each.stack = traceback.StackSummary.from_list(kept)
             todo += [other for other in (each.__cause__, each.__context__) if other is not None]
             todo += each.exceptions or ()
-        return "".join(told.format())
+        return "".join(formatted.format())
 
-    return mask_text(said(tell))[-TRACEBACK_MAX_CHARS:].rstrip()
+    return mask_text(said(format_error))[-TRACEBACK_MAX_CHARS:].rstrip()
 
 
 def _is_foreign(filename: str) -> bool:

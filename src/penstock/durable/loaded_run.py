@@ -52,7 +52,7 @@ from penstock.durable.workflow import Workflow
 from penstock.kernel.drive import RunLimits
 from penstock.kernel.errors import Blocked, NotAwaited
 from penstock.kernel.operation import Outcome
-from penstock.kernel.record import TOLD, JournalKind, Record
+from penstock.kernel.record import FROM_OTHERS, JournalKind, Record
 from penstock.kernel.replay import marks_of
 from penstock.log.masking import mask_text
 from penstock.loop.taskless import TasklessCall, need_task
@@ -372,7 +372,7 @@ class LoadedRun:
         is_again = self.replaying and self.is_again
         for count, record in enumerate(page.records, 1):
             is_last = count == len(page.records) and not page.more
-            woke_it = is_last and record.kind in TOLD  # no executor wrote after it: it is new
+            woke_it = is_last and record.kind in FROM_OTHERS  # no executor wrote after it: it is new
             self._apply_records(record, replaying=is_again and not woke_it, behind=is_again and not is_last)
             if count % REPLAY_SLICE_RECORDS == 0:
                 await trio.lowlevel.checkpoint()
@@ -518,8 +518,8 @@ class LoadedRun:
             if ending.result is not None:
                 self.keeper.on_result(self.leased, ending.result)
             if ending.failure is not None and not ending.cancelled:
-                told = f"\n{ending.traceback}" if ending.traceback else ""
-                log.error("run %s failed: %s%s", self.leased, mask_text(ending.failure), told)
+                trace = f"\n{ending.traceback}" if ending.traceback else ""
+                log.error("run %s failed: %s%s", self.leased, mask_text(ending.failure), trace)
             self._leave("ended", ending.failure or "")
         else:
             self.must_read = True

@@ -86,7 +86,7 @@ async def open_local(
             yield Opened(runs, None, url)
             return
         backend = LocalBackend(engine, app, workflows, runs, dsn=found)
-        await told(wait_out(backend.register, engine.database, engine.settings.outage_wait_seconds))
+        await with_client_errors(wait_out(backend.register, engine.database, engine.settings.outage_wait_seconds))
         try:
             yield Opened(runs, backend, url)
         finally:
@@ -315,29 +315,31 @@ class LocalRuns:
     ) -> StartedRun:
         """A new run, or the one that has this id, or with which ``asked`` has it answered."""
         code = CodeWorkflow(workflow, version, self.app)
-        view = await told(self._engine.code.start(code, arguments.encode(), id=id, asked=asked))
+        view = await with_client_errors(self._engine.code.start(code, arguments.encode(), id=id, asked=asked))
         self.names.note(view.id, id)
         return StartedRun(view.id, bool(view.deduplicated))
 
     async def find(self, id: str, workflows: Mapping[str, object], *, or_any: bool = False) -> str:
         """Return the instance id of the run with this id: of these workflows, else of any if there are none, or
         ``or_any``."""
-        return await told(self._engine.code.find(self.app, id, workflows, or_any=or_any))
+        return await with_client_errors(self._engine.code.find(self.app, id, workflows, or_any=or_any))
 
     async def latest(
         self, workflow: str | None, status: str | None, limit: int, *, blocked: bool = False
     ) -> list[Instance]:
         """The latest runs, newest first, without their arguments: of a workflow, or of all that are code. Of all, see
         `engine.runs.code`."""
-        return await told(self._engine.code.latest(self.app, workflow, status, limit, blocked=blocked))
+        return await with_client_errors(self._engine.code.latest(self.app, workflow, status, limit, blocked=blocked))
 
     async def waits_for(self, instance_id: str) -> str | None:
         """What an open run waits for, in words."""
-        return await told(self._engine.runs.waits_for(instance_id))
+        return await with_client_errors(self._engine.runs.waits_for(instance_id))
 
     async def code_versions(self, workflow: str) -> dict[int, int]:
         """By version of a workflow's code the key of the definition that its runs have."""
-        stored = await told(self._engine.definitions.versions_of(CodeWorkflow(workflow, 1, self.app).definition_id))
+        stored = await with_client_errors(
+            self._engine.definitions.versions_of(CodeWorkflow(workflow, 1, self.app).definition_id)
+        )
         return {
             cast("dict[str, Any]", each.definition.metadata)["code"]["version"]: each.key
             for each in stored
@@ -361,35 +363,35 @@ class LocalRuns:
 
     async def records(self, instance_id: str, after: int) -> SavedPage:
         """Return a page of a run's journal beyond a position."""
-        page = await told(self._engine.runs.records(instance_id, f"{after:x}" if after else None))
+        page = await with_client_errors(self._engine.runs.records(instance_id, f"{after:x}" if after else None))
         arguments = None if page.arguments is None else page.arguments.decode()
         return SavedPage(list(map(_read_record, page.records)), page.more, page.began_at, arguments)
 
     async def read_records(self, instance: int, after: int) -> RecordPage:
         """Return a page of a journal beyond a position."""
-        return _read_page(await told(self._engine.journal.read(instance, after)))
+        return _read_page(await with_client_errors(self._engine.journal.read(instance, after)))
 
     async def read_marks(self, instance: int) -> list[str]:
         """Return the marks of a whole journal."""
-        return await told(self._engine.journal.marks(instance))
+        return await with_client_errors(self._engine.journal.marks(instance))
 
     async def journal(self, instance_id: str, cursor: str | None) -> tuple[list[dict[str, Any]], str | None]:
         """Some records of a run, oldest first, as REST shows them, and where the next ones are."""
-        page = await told(self._engine.runs.journal(instance_id, cursor, PAGE_RECORDS))
+        page = await with_client_errors(self._engine.runs.journal(instance_id, cursor, PAGE_RECORDS))
         records: list[dict[str, Any]] = msgspec.json.decode(msgspec.json.encode(page.items))
         return records, page.next
 
     async def read_run(self, instance_id: str) -> Instance:
         """The run as it is now."""
-        return await told(self._engine.instances.get(instance_id))
+        return await with_client_errors(self._engine.instances.get(instance_id))
 
     async def find_ended(self, instance_ids: Sequence[str]) -> list[str]:
         """Those that have ended, or are not there."""
-        return await told(self._engine.instances.find_ended(instance_ids))
+        return await with_client_errors(self._engine.instances.find_ended(instance_ids))
 
     async def tree(self, instance_id: str) -> dict[str, Any]:
         """Return the run's branches, as REST shows them."""
-        found = await told(self._engine.runs.tree(instance_id))
+        found = await with_client_errors(self._engine.runs.tree(instance_id))
         tree: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(found))
         return tree
 
@@ -406,54 +408,56 @@ class LocalRuns:
     ) -> None:
         """A message."""
         sent = self._engine.runs.send(instance_id, name, payload.encode(), dedup=dedup, sender=sender, force=force)
-        await told(sent, id)
+        await with_client_errors(sent, id)
 
     async def ask(self, instance_id: str, call: UpdateCall, *, id: str) -> RunUpdate:
         """Call an update."""
-        return await told(self._engine.updates.ask(instance_id, call), id)
+        return await with_client_errors(self._engine.updates.ask(instance_id, call), id)
 
     async def find_update(self, instance_id: str, update_id: str, wait_s: int, *, id: str) -> RunUpdate:
         """Return what became of a call."""
-        return await told(self._engine.updates.get(instance_id, update_id, wait_s), id)
+        return await with_client_errors(self._engine.updates.get(instance_id, update_id, wait_s), id)
 
     async def view(self, instance_id: str, key: str | None, wait_s: int, *, id: str) -> RunView:
         """Return what the run shows."""
-        return await told(self._engine.updates.view(instance_id, key, wait_s), id)
+        return await with_client_errors(self._engine.updates.view(instance_id, key, wait_s), id)
 
     async def resolve_message(
         self, instance_id: str, position: str, payload: str | None, note: str | None, *, force: bool, id: str
     ) -> None:
         """Drop a message that the run rejected, or send another one in its place."""
         text = None if payload is None else payload.encode()
-        await told(self._engine.runs.resolve_message(instance_id, position, text, note=note, force=force), id)
+        await with_client_errors(
+            self._engine.runs.resolve_message(instance_id, position, text, note=note, force=force), id
+        )
 
     async def cancel(self, instance_id: str, reason: str | None, *, force: bool, id: str) -> None:
         """Ask the run to end, or end it."""
-        await told(self._engine.instances.cancel(instance_id, reason, force=force), id)
+        await with_client_errors(self._engine.instances.cancel(instance_id, reason, force=force), id)
 
     async def raised(self, instance_id: str) -> list[Raised]:
         """What a run's steps raised last, then its function."""
-        return await told(self._engine.runs.raised(instance_id))
+        return await with_client_errors(self._engine.runs.raised(instance_id))
 
     async def adopt(self, workflow: str) -> list[str]:
         """Let the next program that serves a workflow under no name have its runs; its job types."""
-        return await told(self._engine.origins.adopt(workflow))
+        return await with_client_errors(self._engine.origins.adopt(workflow))
 
     async def fork(
         self, instance_id: str, path: str, fork_id: str | None, *, later_messages: bool, id: str
     ) -> StartedRun:
         """Start another run with the journal of this one, up to an operation."""
         forked = self._engine.forks.fork(instance_id, path, fork_id=fork_id, later_messages=later_messages)
-        view = await told(forked, id)
+        view = await with_client_errors(forked, id)
         self.names.note(view.id, fork_id)
         return StartedRun(view.id, bool(view.deduplicated))
 
     async def retry(self, instance_id: str, from_path: str | None, note: str | None, *, id: str) -> None:
         """Let a failed run go on."""
-        await told(self._engine.instances.retry_run(instance_id, from_path, note), id)
+        await with_client_errors(self._engine.instances.retry_run(instance_id, from_path, note), id)
 
 
-async def told(call: Awaitable[T], id: str | None = None) -> T:
+async def with_client_errors(call: Awaitable[T], id: str | None = None) -> T:
     """What a caller gets: the engine's errors are those of its clients, and name the run as the caller does."""
     try:
         return await call

@@ -27,7 +27,7 @@ UNSERVED_PAUSE_S = 30.0
 """Between two looks whether the runs of a workflow are served."""
 UNSERVED_MAX = 1_000
 """Workflows of which that is remembered."""
-HEARD_MAX_CHARS = 16_384
+REPORTED_MAX_CHARS = 16_384
 """Of a result that is kept for who has a handle; a larger one is read when it is asked for."""
 
 log = logging.getLogger("penstock.durable")
@@ -96,26 +96,26 @@ class RunEnds:
 
     def notify(self, instance_id: str, result: str | None = None) -> None:
         """Something has become of the run: it completed with ``result`` (JSON), or the database is to be asked."""
-        heard = self._awaited.get(instance_id)
-        if heard is not None:
-            if result is not None and len(result) <= HEARD_MAX_CHARS:
-                heard.result = result
-            heard.event.set()
+        awaited = self._awaited.get(instance_id)
+        if awaited is not None:
+            if result is not None and len(result) <= REPORTED_MAX_CHARS:
+                awaited.result = result
+            awaited.event.set()
 
-    async def wait(self, heard: AwaitedEnd) -> None:
+    async def wait(self, awaited: AwaitedEnd) -> None:
         """Until something has become of the run since the last time."""
-        event = heard.event
-        heard.waiters += 1
-        if not heard.is_listed:
-            heard.is_listed, heard.pause_s = True, POLL_FIRST_S
-            self._list(heard)
+        event = awaited.event
+        awaited.waiters += 1
+        if not awaited.is_listed:
+            awaited.is_listed, awaited.pause_s = True, POLL_FIRST_S
+            self._list(awaited)
             self._listed.set()
         try:
             await event.wait()
         finally:
-            heard.waiters -= 1
-        if heard.event is event:
-            heard.event = trio.Event()
+            awaited.waiters -= 1
+        if awaited.event is event:
+            awaited.event = trio.Event()
 
     async def watch(self, find_ended: Callable[[Sequence[str]], Awaitable[Sequence[str]]]) -> None:
         """Look for the ends of runs that somebody waits for, until cancelled. ``find_ended`` gives those of them that
@@ -131,27 +131,27 @@ class RunEnds:
                     await self._poll(due, find_ended)
                 await trio.sleep(POLL_FIRST_S)
         finally:
-            for heard in list(self._awaited.values()):
-                heard.event.set()
+            for awaited in list(self._awaited.values()):
+                awaited.event.set()
 
     async def _poll(
         self, due: list[AwaitedEnd], find_ended: Callable[[Sequence[str]], Awaitable[Sequence[str]]]
     ) -> None:
         try:
-            ended = await find_ended([heard.id for heard in due])
+            ended = await find_ended([awaited.id for awaited in due])
         except ClientError as error:  # each of them waits the outage out, and hears of the error if it is too long
             log.debug("the engine can't be asked for ended runs: %s", error)
-            ended = [heard.id for heard in due]
+            ended = [awaited.id for awaited in due]
         for id in ended:
             self.notify(id)
-        for heard in due:
-            heard.pause_s = min(1.5 * heard.pause_s, POLL_MAX_S)
-            self._list(heard)
+        for awaited in due:
+            awaited.pause_s = min(1.5 * awaited.pause_s, POLL_MAX_S)
+            self._list(awaited)
 
-    def _list(self, heard: AwaitedEnd) -> None:
+    def _list(self, awaited: AwaitedEnd) -> None:
         self._listed_count += 1
-        pause_s = max(heard.pause_s, len(self._polls) / POLLS_PER_S)
-        heapq.heappush(self._polls, (trio.current_time() + pause_s, self._listed_count, heard))
+        pause_s = max(awaited.pause_s, len(self._polls) / POLLS_PER_S)
+        heapq.heappush(self._polls, (trio.current_time() + pause_s, self._listed_count, awaited))
 
     def _take_due(self) -> list[AwaitedEnd]:
         """Those that are to be looked for now. One that is held here is told of, and looked for now and then, as it may
@@ -159,12 +159,12 @@ class RunEnds:
         due: list[AwaitedEnd] = []
         now = trio.current_time()
         while self._polls and self._polls[0][0] <= now and len(due) < POLL_MAX_RUNS:
-            _, _, heard = heapq.heappop(self._polls)
-            if not heard.waiters:
-                heard.is_listed = False
-            elif heard.id in self.leased and heard.pause_s < POLL_MAX_S:
-                heard.pause_s = POLL_MAX_S
-                self._list(heard)
+            _, _, awaited = heapq.heappop(self._polls)
+            if not awaited.waiters:
+                awaited.is_listed = False
+            elif awaited.id in self.leased and awaited.pause_s < POLL_MAX_S:
+                awaited.pause_s = POLL_MAX_S
+                self._list(awaited)
             else:
-                due.append(heard)
+                due.append(awaited)
         return due

@@ -198,7 +198,7 @@ class RemoteBackend:
         self._came.set()
         self._came = trio.Event()
 
-    def hear(self, job_id: str) -> None:
+    def notice_run(self, job_id: str) -> None:
         """From the stream."""
         self._watches.discard(job_id)  # its journal is to be read: that is more
         self._notify(job_id)

@@ -205,7 +205,7 @@ class RemoteRuns:
     ) -> AnswerT:
         """Errors name the run as the caller does. ``wait_s``: how long an outage is waited out, by default as all."""
         begun = trio.current_time()
-        ends, pause_s, told = begun + (self.outage_wait_s if wait_s is None else wait_s), RETRY_FIRST_S, False
+        ends, pause_s, logged = begun + (self.outage_wait_s if wait_s is None else wait_s), RETRY_FIRST_S, False
         while True:
             try:
                 answer = await self._channel.unary(service + method, request, answer_type, timeout_s=CALL_TIMEOUT_S)
@@ -214,14 +214,14 @@ class RemoteRuns:
                     raise
                 if not self._answered:  # a wrong address, perhaps; later outages are told by the stream
                     log.warning(AWAY, error.reason, pause_s)
-                    told = True
+                    logged = True
             except ClientError as error:
                 if id is None or isinstance(error, NotFound):
                     raise
                 raise error_for(error.code, f"run {id}: {error.reason}") from None
             else:
                 self._answered = True
-                if told:
+                if logged:
                     log.warning(BACK, trio.current_time() - begun)
                 return answer
             await trio.sleep(pause_s)

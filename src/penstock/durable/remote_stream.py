@@ -50,7 +50,7 @@ class Intake(Wanting, Protocol):
         """A run that was leased to this executor."""
         ...
 
-    def hear(self, job_id: str) -> None:
+    def notice_run(self, job_id: str) -> None:
         """There is news of a run: its journal is to be read."""
         ...
 
@@ -132,7 +132,7 @@ class Link:
             for question in (*self._to_send, *(each for waiting in self._waiting.values() for each in waiting)):
                 question.answered.set()
             for job_id in self.leased:
-                self._intake.hear(job_id)
+                self._intake.notice_run(job_id)
         raise error or ConnectionFailed("the stream ended")
 
     # -- out
@@ -190,10 +190,10 @@ class Link:
         for credit in message.credits:
             self._credit.answered(credit)
         for mail in message.mail:
-            (self._intake.hear if mail.count else self._intake.watch)(mail.job_id)
+            (self._intake.notice_run if mail.count else self._intake.watch)(mail.job_id)
         for loss in message.lease_losses:
-            self._intake.hear(loss.job_id)
+            self._intake.notice_run(loss.job_id)
         for end in message.cancellations:
-            self._intake.hear(end.job_id)
+            self._intake.notice_run(end.job_id)
         if message.runs or message.credits:
             self._changed.set()

@@ -94,8 +94,8 @@ class Run(Generic[R]):
         raise TimedOut(f"run {self.id} has not ended within {timeout_s} s")
 
     async def _wait_result(self) -> R:
-        heard, polls = self._awaited, not self._is_new and self.instance_id not in self._run_ends.leased
-        while heard.result is None:
+        awaited, polls = self._awaited, not self._is_new and self.instance_id not in self._run_ends.leased
+        while awaited.result is None:
             if polls:
                 seen = await self._read_through_outages()
                 if seen.completed_at is not None:
@@ -105,12 +105,12 @@ class Run(Generic[R]):
                     raise RunBlocked(self.id, blocked)
             self._runs()  # closed, nobody would tell
             with trio.move_on_after(UNSERVED_S) as scope:
-                await self._run_ends.wait(heard)
+                await self._run_ends.wait(awaited)
             polls = True
             if scope.cancelled_caught:
                 await self._warn_unserved()
-                await self._run_ends.wait(heard)
-        return self._value(heard.result)
+                await self._run_ends.wait(awaited)
+        return self._value(awaited.result)
 
     async def _warn_unserved(self) -> None:
         async def find() -> str | None:

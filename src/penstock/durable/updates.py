@@ -52,8 +52,8 @@ def answer_of(name: str, outcome: Outcome, max_bytes: int) -> str:
             return msgspec.json.encode(Answer(msgspec.Raw(value.encode()))).decode()
     if isinstance(error, CallRefusal):
         return refusal_of(str(error))
-    told = "the run was cancelled" if isinstance(error, Cancelled) else mask_text(describe(error))
-    return msgspec.json.encode(Answer(error=HandlerError(type(error).__name__, told))).decode()
+    text = "the run was cancelled" if isinstance(error, Cancelled) else mask_text(describe(error))
+    return msgspec.json.encode(Answer(error=HandlerError(type(error).__name__, text))).decode()
 
 
 def refusal_of(reason: str) -> str:

@@ -119,13 +119,15 @@ class Engine:
         )
         self.quarantine, self.ends = Quarantine(metrics), (ends := Ends(database))
         self.timers = Timers(database, self.fire, self.quarantine, settings.background_failure_limit, self.events.armed)
-        told = self.timers.on_armed, ends, traces
-        self.transactions = Transactions(database, settings, metrics, self.definitions, self.polls, self.ids, *told)
+        subscribers = self.timers.on_armed, ends, traces
+        self.transactions = Transactions(
+            database, settings, metrics, self.definitions, self.polls, self.ids, *subscribers
+        )
         self.full_path = FullPath(database, settings, metrics, self.definitions, self.transactions)
         self.fast_path = FastPath(database, settings, metrics, self.polls, cache, self._fold, ends)
-        heard, whole = (self.polls.came_back, self.timers.on_due_in), (self.ids, self.transactions, view_instances)
+        callbacks, whole = (self.polls.came_back, self.timers.on_due_in), (self.ids, self.transactions, view_instances)
         self.starts = Starts(database, settings, metrics, self.definitions, self.polls, *whole)
-        self.leases = Leases(database, settings, metrics, self.definitions, self.full_path, self.quarantine, *heard)
+        self.leases = Leases(database, settings, metrics, self.definitions, self.full_path, self.quarantine, *callbacks)
         self.jobs = Jobs(database, settings, metrics, self.definitions, self.polls, self.fast_path, self.full_path)
         self.inline_jobs = InlineJobs(settings, metrics, self.jobs, self.polls, self.fast_path)
         journal = self.journal = Journal(database, settings, metrics, self.polls, self.jobs, self.timers, self.events)

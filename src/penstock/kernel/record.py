@@ -46,7 +46,9 @@ OUTCOMES = frozenset(
     }
 )
 UPDATES = frozenset({JournalKind.ASKED, JournalKind.ACCEPTED, JournalKind.ANSWERED, JournalKind.REFUSED})
-TOLD = frozenset({JournalKind.MESSAGE, JournalKind.CANCEL, JournalKind.CHILD, JournalKind.DROPPED, JournalKind.ASKED})
+FROM_OTHERS = frozenset(
+    {JournalKind.MESSAGE, JournalKind.CANCEL, JournalKind.CHILD, JournalKind.DROPPED, JournalKind.ASKED}
+)
 """What others write, and wakes a run."""
 
 

@@ -419,7 +419,7 @@ class Door:
                 if guest.stage is Stage.HELD and self._check(guest):
                     continue
                 if guest.at_door:
-                    self._turn_away(guest, told=False)
+                    self._turn_away(guest, answered=False)
                 elif guest.end():
                     self.forget(guest)
                 else:
@@ -503,10 +503,10 @@ class Door:
         self._gone.append(guest)
         self._any_gone.set()
 
-    def _turn_away(self, guest: Guest, *, told: bool = True) -> None:
+    def _turn_away(self, guest: Guest, *, answered: bool = True) -> None:
         """``told``: what became of its request. Not in a flood: that costs a third of what letting one in costs."""
         self._stop_listening(guest)
-        if told and self._refusal is not None:
+        if answered and self._refusal is not None:
             with suppress(OSError):  # it has left, or sent nothing
                 begun = guest.sock.recv(PEEK_BYTES)  # else closing would reset the connection under the answer
                 if begun:

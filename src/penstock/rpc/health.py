@@ -53,7 +53,7 @@ class Health:
         known = request.service in self._services
         async with trio.open_nursery() as nursery:
 
-            async def tell() -> None:
+            async def report_state() -> None:
                 while True:
                     changed = self._changed
                     await call.send_message(
@@ -61,7 +61,7 @@ class Health:
                     )
                     await changed.wait()
 
-            nursery.start_soon(tell)
+            nursery.start_soon(report_state)
             await call.wait_draining()
             nursery.cancel_scope.cancel()
         last = ServingStatus.NOT_SERVING if known else ServingStatus.SERVICE_UNKNOWN

@@ -27,7 +27,7 @@ class _Seen:
         self.process = process
         self.locked_in: int | None = None  # our session in which its lock was seen
         self.missing_at: float | None = None
-        self.told = False
+        self.reported = False
 
 
 class Deaths:
@@ -50,16 +50,16 @@ class Deaths:
     def find_dead(self, others: Sequence[OtherEngine], now: float) -> list[str]:
         """The tags of engines that are found dead now. ``others`` are those with a valid lease."""
         present = {other.holder[:8]: other for other in others}
-        dead = [tag for tag, seen in self._seen.items() if tag not in present and not seen.told]
+        dead = [tag for tag, seen in self._seen.items() if tag not in present and not seen.reported]
         self._seen = {tag: seen for tag, seen in self._seen.items() if tag in present}
         for tag, other in present.items():
             if tag not in self._seen and len(self._seen) >= KNOWN_MAX:
                 continue
             seen = self._seen.setdefault(tag, _Seen(other.process))
             if other.connected:
-                seen.locked_in, seen.missing_at, seen.told = self._session if self._alive else None, None, False
-            elif not seen.told and self._is_dead(seen, now):
-                seen.told = True
+                seen.locked_in, seen.missing_at, seen.reported = self._session if self._alive else None, None, False
+            elif not seen.reported and self._is_dead(seen, now):
+                seen.reported = True
                 dead.append(tag)
         return dead
 

@@ -343,8 +343,8 @@ def check_disk(settings: Settings) -> Iterator[DoctorFinding]:
     try:
         free = _free_bytes(data_dir)
     except OSError as error:
-        told = f"{data_dir} can't be looked at: {error.strerror}"
-        yield advice("disk", told, "name the engine's data_dir, and run this with the engine's account")
+        why = f"{data_dir} can't be looked at: {error.strerror}"
+        yield advice("disk", why, "name the engine's data_dir, and run this with the engine's account")
         return
     found = f"{free / 1e9:.1f} GB are free at {data_dir}"
     if free < FREE_DISK_MIN_BYTES:

@@ -19,7 +19,7 @@ Read = Callable[[], Settings]
 
 async def watch(
     read: Read,
-    tell: Callable[[Settings], None] | None,
+    on_change: Callable[[Settings], None] | None,
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -34,5 +34,5 @@ async def watch(
                 continue
             configure_logging(settings.log_level, settings.log_format)
             log.warning("the log level was changed", log_level=settings.log_level, log_format=settings.log_format)
-            if tell is not None:
-                tell(settings)
+            if on_change is not None:
+                on_change(settings)

@@ -319,7 +319,7 @@ def _on_notices(engine: Engine, kind: str, text: str) -> None:
         engine.polls.on_losses(_read_losses(text))
     elif kind == "m":
         for mail in _read_mailbox(text):
-            engine.journal.hear(mail)
+            engine.journal.receive(mail)
     elif kind == "v":
         for instance in _read_instances(text):
             engine.journal.news.notify(instance)

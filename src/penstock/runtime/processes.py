@@ -143,14 +143,14 @@ class Parent:
     async def _feed(self, stdin: trio.abc.SendStream) -> None:
         """Send the configuration, then how the log is set anew, and keep the input open: its end tells the child that
         the parent is gone."""
-        told = LogConfig(self._settings.log_level, self._settings.log_format)
+        sent_log = LogConfig(self._settings.log_level, self._settings.log_format)
         try:
             await stdin.send_all(self._config)
             while True:
                 changed = self._log_changed
-                if told != self._log:
-                    told = self._log
-                    await stdin.send_all(msgspec.json.encode(told) + b"\n")
+                if sent_log != self._log:
+                    sent_log = self._log
+                    await stdin.send_all(msgspec.json.encode(sent_log) + b"\n")
                 await changed.wait()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return  # it died while starting; its exit code tells

@@ -41,7 +41,7 @@ class Span:
         """Attributes that are known by now."""
         self._made.set_attributes(dict(attributes))
 
-    def tell(self, event: str, attributes: Attributes) -> None:
+    def record_event(self, event: str, attributes: Attributes) -> None:
         """Something that happened in it."""
         self._made.add_event(event, dict(attributes))
 

@@ -207,10 +207,10 @@ def _parked(step: dict[str, Any], timers: dict[int, dt.datetime], message_key: s
         return "a user task is open"
     if RECORDED_TIMER in timers:
         return f"a job of type {step['jobType']!r} was completed by its worker's own transaction"
-    told = "a signal"
+    text = "a signal"
     if message_key is not None:
-        told = f"the message {step['message']['name']!r} {message_key!r}"
-    return f"waits until {show_time(timers[-2])} or {told}" if -2 in timers else f"waits for {told}"
+        text = f"the message {step['message']['name']!r} {message_key!r}"
+    return f"waits until {show_time(timers[-2])} or {text}" if -2 in timers else f"waits for {text}"
 
 
 def _open_step(

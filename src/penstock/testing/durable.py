@@ -35,7 +35,7 @@ from penstock.durable.workflow import Workflow, workflow_in
 from penstock.kernel.drive import RunLimits
 from penstock.kernel.errors import Endless, NotAwaited, TooSlow
 from penstock.kernel.operation import Outcome
-from penstock.kernel.record import RULES, TOLD, JournalKind, Record
+from penstock.kernel.record import FROM_OTHERS, RULES, JournalKind, Record
 from penstock.kernel.unawaited import places_kept
 from penstock.testing.shadow import replay_elsewhere, seen
 from penstock.testing.virtual_loops import checked_backend, run_step
@@ -407,7 +407,7 @@ class Memory:
     def deliver(self, record: Record) -> None:
         """Into the journal, and to the body."""
         self._ticks = self._ticks + 1 if record.kind is JournalKind.CLOCK else 0
-        unmarked = record.kind in TOLD or record.kind is JournalKind.REFUSED  # of others, or not stored
+        unmarked = record.kind in FROM_OTHERS or record.kind is JournalKind.REFUSED  # of others, or not stored
         for each in [record] if unmarked else self.activation.marked([record]):
             stored = msgspec.structs.replace(each, at=self._at, pos=(self.journal[-1].pos if self.journal else 0) + 1)
             if each.kind in (JournalKind.ASKED, JournalKind.ANSWERED, JournalKind.REFUSED):
@@ -619,9 +619,9 @@ class Memory:
             f"{each.name!r} at {each.field or 'its whole'}: {each.reason}" for each in self.activation.rejected()
         ]
         self.activation.discard()
-        told = f"; messages that do not fit their receive: {', '.join(rejected)}" if rejected else ""
+        rejected_text = f"; messages that do not fit their receive: {', '.join(rejected)}" if rejected else ""
         waits = f"; waiting: {', '.join(waiting)}" if waiting else ""
-        raise StuckWorkflow(f"{reason}{waits}{told}")
+        raise StuckWorkflow(f"{reason}{waits}{rejected_text}")
 
 
 def _arguments(child: ChildCall) -> tuple[Sequence[Any], dict[str, Any]]:

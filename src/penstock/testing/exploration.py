@@ -15,7 +15,7 @@ from penstock.durable.forbidden import calls_checked, watch_bodies
 from penstock.durable.isolation import LoopWatch, cpu_clock
 from penstock.durable.step_loop import Backend
 from penstock.durable.workflow import Workflow, workflow_in
-from penstock.kernel.record import TOLD, JournalKind, Record
+from penstock.kernel.record import FROM_OTHERS, JournalKind, Record
 from penstock.kernel.unawaited import places_kept
 from penstock.testing.durable import (
     STARTED_AT,
@@ -65,7 +65,7 @@ class _Disturbed(Memory):
             super().deliver(record)
             return
         if self.what == "lost" and record.path not in self.transactions:  # a step has worked, and nobody wrote it down
-            if record.kind in TOLD:
+            if record.kind in FROM_OTHERS:
                 self.journal.append(msgspec.structs.replace(record, at=self.now(), pos=len(self.journal) + 1))
                 if record.kind is JournalKind.ASKED:
                     self.remember_call(record)

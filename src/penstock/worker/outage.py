@@ -17,7 +17,7 @@ from penstock.client.errors import ClientError, Unauthenticated, Unavailable
 from penstock.worker.held import LOGGER
 
 REFUSED_PAUSE_MAX_S: Final = 30.0
-REFUSED_TOLD_EVERY_S: Final = 60.0
+REFUSED_LOG_INTERVAL_S: Final = 60.0
 
 
 class Outage:
@@ -27,15 +27,15 @@ class Outage:
         self._what = what
         self._pauses = RetryPauses()
         self._refusals = RetryPauses(max_s=REFUSED_PAUSE_MAX_S)
-        self._tell_at = -math.inf
+        self._log_at = -math.inf
         self.away = False
 
     def note(self, error: ClientError) -> float:
         """Another try has failed; after how many seconds there is to be one more."""
         if isinstance(error, Unauthenticated):
             now = anyio.current_time()
-            if now >= self._tell_at:
-                self._tell_at = now + REFUSED_TOLD_EVERY_S
+            if now >= self._log_at:
+                self._log_at = now + REFUSED_LOG_INTERVAL_S
                 text = "the engine REFUSES THIS WORKER'S TOKEN, %s: %s. It is tried again every %g s; results are kept"
                 LOGGER.error(text, self._what, error, REFUSED_PAUSE_MAX_S)
             pause_s = self._refusals.next_pause_s()
@@ -50,6 +50,6 @@ class Outage:
         if self.away and news:
             LOGGER.info(news)
         self.away = False
-        self._tell_at = -math.inf
+        self._log_at = -math.inf
         self._pauses.reset()
         self._refusals.reset()

@@ -143,7 +143,7 @@ SECOND = {
     "repeat": ["0", "1", "3", "-1"], "bitshl": ["0", "1", "5", "-1"], "bitshr": ["0", "1", "70"],
     "bitushr": ["0", "1", "64", "62"],
 }  # fmt: skip
-TOLD = [
+REPORTED = [
     'fromPairs([[1, "a"], ["1", "b"]])', 'date("2024-01-31").AddDate(n, 1, 0)', "big * big", "bitshl(1, 70)",
     'indexOf("héłło", "o")', 'lastIndexOf("héłło", "ł")', "s[1]", "2.5 ** 1000", '{"a": 1} == {"a": 1.0}',
     "uniq([m, {'k': 1.0}])", "first(s)", "min(s)", 'split(s, "l", 0)', 'date("10:00:00")', 'fromBase64("//79")',
@@ -178,8 +178,8 @@ class Generator:
         makers = [*((name, self._call) for name in CALLS), *((name, self._predicate) for name in PREDICATES)]
         makers += [(name, self._operator) for name in BINARY]
         makers += [(name, maker) for name, maker in self._forms().items() for _ in range(2)]
-        seen: set[str] = set(TOLD[:count])
-        yield from (("told of", source) for source in TOLD[:count])
+        seen: set[str] = set(REPORTED[:count])
+        yield from (("told of", source) for source in REPORTED[:count])
         turn = 0
         while len(seen) < count:
             about, maker = makers[turn % len(makers)]
@@ -553,8 +553,8 @@ def main() -> int:
         lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
         RECORDED.write_text(f'{{"seed": {given.seed}, "cases": [\n{lines}\n]}}\n')
     different = [case for case in cases if not same(case)]
-    told = Counter(explained(case) for case in different)
-    for row, times in told.most_common():
+    reported = Counter(explained(case) for case in different)
+    for row, times in reported.most_common():
         print(f"{times:6} {row or 'NOT EXPLAINED'}")
     unexplained = [case for case in different if explained(case) is None]
     for case in unexplained[:100]:

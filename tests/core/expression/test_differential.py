@@ -33,7 +33,7 @@ def case_of(row):
 
 
 @pytest.mark.parametrize("subject", BY_SUBJECT)
-def test_recorded_answers_of_expr_are_ours_or_told_of(subject):
+def test_recorded_answers_of_expr_are_ours_or_reported(subject):
     cases = [case_of(row) for row in BY_SUBJECT[subject]]
     unexplained = [case for case in cases if not same(case) and explained(case) is None]
     assert unexplained == []

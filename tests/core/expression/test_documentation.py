@@ -47,9 +47,9 @@ def test_every_function_is_on_the_page(name):
 def test_every_name_has_help_with_a_true_example():
     assert set(reference.FUNCTIONS) == {*FUNCTIONS, *PREDICATES}
     assert set(reference.OPERATORS) == {*OPERATOR_WORDS, "if"}
-    for name, told in {**reference.FUNCTIONS, **reference.OPERATORS}.items():
-        assert json.dumps(parse(told.example).evaluate({}, NOW)) == json.dumps(json.loads(told.gives)), name
-        assert re.search(rf"\b{name}\b", told.signature), name
+    for name, reported in {**reference.FUNCTIONS, **reference.OPERATORS}.items():
+        assert json.dumps(parse(reported.example).evaluate({}, NOW)) == json.dumps(json.loads(reported.gives)), name
+        assert re.search(rf"\b{name}\b", reported.signature), name
     for name, function in FUNCTIONS.items():
         needed, _, more = reference.FUNCTIONS[name].signature[len(name) + 1 : -1].partition("[")
         counts = [

@@ -59,7 +59,7 @@ def test_variables_may_be_any_mapping():
     assert parse("$env.b").evaluate(layers, NOW) == 2
 
 
-def test_the_first_undefined_name_is_told_with_its_place():
+def test_the_first_undefined_name_is_reported_with_its_place():
     with pytest.raises(ExpressionError) as caught:
         parse("a + b + c + b").evaluate({"a": 1}, NOW)
     assert (caught.value.reason, caught.value.column) == ("b is not defined", 5)
@@ -74,7 +74,7 @@ def test_an_error_knows_its_source():
 
 
 @pytest.mark.parametrize(
-    ("source", "told"),
+    ("source", "reported"),
     [
         ('amount > 5 || customer.tier == "new"', [("amount", None), ("customer.tier", 22)]),
         ("${a.b.c[0].d} ", [("a.b.c[0].d", 3)]),
@@ -84,7 +84,7 @@ def test_an_error_knows_its_source():
         ('"😀" + a.b', [("a.b", 7)]),
     ],
 )
-def test_uses_of_variables_are_told_with_their_places(source: str, told: list[tuple[str, int | None]]):
+def test_uses_of_variables_are_reported_with_their_places(source: str, reported: list[tuple[str, int | None]]):
     found = reads(source)
-    assert [(source[one.start : one.end], one.dot) for one in found] == told
+    assert [(source[one.start : one.end], one.dot) for one in found] == reported
     assert all(source.startswith(one.name, one.start) for one in found)

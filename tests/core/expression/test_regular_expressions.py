@@ -68,7 +68,7 @@ def test_a_pattern_other_than_a_string_is_refused_when_parsed():
     assert failure("'x' matches p", {"p": 1}).reason == "the right side of matches must be a string, not a number"
 
 
-def test_half_a_character_is_told():
+def test_half_a_character_is_reported():
     assert failure("s matches 'x'", {"s": "\ud800"}).reason == "matches needs whole characters on its left"
     assert failure("'x' matches s", {"s": "\ud800"}).reason == "bad regular expression: it holds half a character"
 

@@ -148,8 +148,8 @@ def write(folder: Path) -> None:
     from penstock.testing import Message, run_workflow, save_journal
 
     for name, (flow, args, messages) in RUNS.items():
-        told = [Message(of, value, after=after) for of, value, after in messages]
-        run = run_workflow(flow, *args, messages=told, seed=name)
+        reported = [Message(of, value, after=after) for of, value, after in messages]
+        run = run_workflow(flow, *args, messages=reported, seed=name)
         save_journal(run, folder / f"{name}.json")
         (folder / f"{name}.end.json").write_text(json.dumps(run.result()) + "\n")
     at = 1893456000.0  # nobody had the run when its sleep was over, and the message came after that

@@ -141,8 +141,8 @@ async def _wait_ready(client: Client, log: Path) -> None:
     try:
         await client.wait_until_ready(timeout_s=READY_TIMEOUT_SECONDS)
     except Unavailable as error:  # it tells how long the last of many looks took
-        told = f"the engine was not ready within {READY_TIMEOUT_SECONDS} s; at the last look: {error.reason}"
-        raise EngineFailed(f"{told}\n{log_tail(log)}") from error
+        text = f"the engine was not ready within {READY_TIMEOUT_SECONDS} s; at the last look: {error.reason}"
+        raise EngineFailed(f"{text}\n{log_tail(log)}") from error
 
 
 async def _run_instances(client: Client, definition: _Definition, count: int, view: DemoView) -> list[Instance]:

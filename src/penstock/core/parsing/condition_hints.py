@@ -14,7 +14,7 @@ from penstock.core.graph.definition import LateBackoff, Step
 from penstock.core.parsing.strict_json import join_path
 
 ConditionKind = Literal["NEVER_TRUE", "NO_OTHERWISE", "NEVER_REACHED", "FAILS"]
-Told = tuple[str, str, ConditionKind]
+FoundHints = tuple[str, str, ConditionKind]
 """The path, the words and the kind of a hint."""
 _SHOWN_CHARS: Final = 60
 _FAILS: Final = "the instance fails where it is evaluated"
@@ -30,7 +30,7 @@ class ConditionHints:
     def __init__(self) -> None:
         self._foreseen: dict[str, Foreseen] = {}
 
-    def of(self, step: Step) -> Iterator[Told]:
+    def of(self, step: Step) -> Iterator[FoundHints]:
         """In the order of the step's fields."""
         yield from self._of_conditions(step)
         for place, source, kinds, wanted in _typed(step):
@@ -49,37 +49,37 @@ class ConditionHints:
             found = self._foreseen[source.source] = Foreseen(source.source)
         return found
 
-    def _of_conditions(self, step: Step) -> Iterator[Told]:
+    def _of_conditions(self, step: Step) -> Iterator[FoundHints]:
         field = f"steps[{step.index}].conditionalNextSteps"
         before: dict[object, str] = {}
         over: str | None = None
-        told: ConditionKind | None = None
+        reported: ConditionKind | None = None
         for condition, _ in step.conditions:
             path, shown = join_path(field, condition.source), _shown(condition.source)
             if over is not None:
                 yield path, f"never reached: {over}", "NEVER_REACHED"
                 continue
             foreseen = self._of(condition)
-            forecast, told = foreseen.forecast, None
+            forecast, reported = foreseen.forecast, None
             if not forecast.kinds:
-                over, told = f"{shown} before it always fails", "FAILS"
-                yield path, f"always fails: {forecast.fails}; {_FAILS}", told
+                over, reported = f"{shown} before it always fails", "FAILS"
+                yield path, f"always fails: {forecast.fails}; {_FAILS}", reported
             elif not forecast.may_be_bool:
-                over, told = f"{shown} before it is never true or false", "FAILS"
-                yield path, f"gives {any_of(forecast.kinds)}, never true or false: {_FAILS}", told
+                over, reported = f"{shown} before it is never true or false", "FAILS"
+                yield path, f"gives {any_of(forecast.kinds)}, never true or false: {_FAILS}", reported
             elif forecast.is_always(False):
-                told = "NEVER_TRUE"
+                reported = "NEVER_TRUE"
                 until = "" if condition.names else " until it has a condition"
-                yield path, f"never true: nothing goes this way{until}", told
+                yield path, f"never true: nothing goes this way{until}", reported
             elif forecast.is_always(True):
                 over = f"{shown} before it is always true"
             elif foreseen.form in before:
-                told = "NEVER_REACHED"
-                yield path, f"never reached: {before[foreseen.form]} before it is the same condition", told
+                reported = "NEVER_REACHED"
+                yield path, f"never reached: {before[foreseen.form]} before it is the same condition", reported
             elif foreseen.opposite in before:
                 over = f"one of {before[foreseen.opposite]} and {shown} before it is always true"
             before.setdefault(foreseen.form, shown)
-        if step.conditions and over is None and told is None:
+        if step.conditions and over is None and reported is None:
             text = "where no condition is true the instance fails; a last one that is `true` takes the rest"
             yield field, text, "NO_OTHERWISE"
 

@@ -35,11 +35,11 @@ class Problems:
 
     def add_unknown(self, path: str, name: str, known: Collection[str]) -> None:
         """Note a field that nobody asked for, with the one of ``known`` that may be meant."""
-        told = None
+        advice = None
         if self._names_left and not self._left_out:
             self._names_left -= 1
-            told = meant(name, known)
-        self.add(path, "unknown field" if told is None else f"unknown field; {told}")
+            advice = meant(name, known)
+        self.add(path, "unknown field" if advice is None else f"unknown field; {advice}")
 
     @property
     def are_expressions_read(self) -> bool:

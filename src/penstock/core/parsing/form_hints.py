@@ -28,16 +28,16 @@ _COMPARED_MAX_CHARS: Final = 32
 _ALIKE: Final = 0.8
 _TYPES: Final = ("string", "number", "integer", "boolean", "array", "object")
 
-Told = Iterable[tuple[str, str]]
+FoundHints = Iterable[tuple[str, str]]
 """Paths, and what is to be said of them."""
 
 
-def form_hints(definition: Definition) -> Told:
+def form_hints(definition: Definition) -> FoundHints:
     """At most `FORM_HINTS_MAX`."""
     return islice(_of_forms(definition), FORM_HINTS_MAX)
 
 
-def _of_forms(definition: Definition) -> Told:
+def _of_forms(definition: Definition) -> FoundHints:
     metadata = definition.metadata
     if not isinstance(metadata, dict) or "forms" not in metadata:
         return
@@ -78,7 +78,7 @@ class _Known:
         return self._meant.get(name)
 
 
-def _of_summary(path: str, summary: object, known: _Known) -> Told:
+def _of_summary(path: str, summary: object, known: _Known) -> FoundHints:
     if not isinstance(summary, str):
         yield path, f"must be an expression, as text, not {kind_of(summary)}"
         return
@@ -95,7 +95,7 @@ def _of_summary(path: str, summary: object, known: _Known) -> Told:
             yield path, f"nothing else here is called {quote(name)}: is {quote(meant)} meant?"
 
 
-def _of_schema(path: str, schema: object) -> Told:
+def _of_schema(path: str, schema: object) -> FoundHints:
     if not isinstance(schema, dict):
         yield path, f"must be an object, not {kind_of(schema)}"
         return

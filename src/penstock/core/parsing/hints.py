@@ -45,7 +45,7 @@ def hints(definition: Definition, called: Mapping[Called, Definition] | None = N
     calls), of forms for people, then the fields that do nothing; at most `UNUSED_MAX` of each kind."""
     conditions = ConditionHints()
     return [
-        *_most(Hint(*told) for step in definition.steps for told in conditions.of(step)),
+        *_most(Hint(*each) for step in definition.steps for each in conditions.of(step)),
         *_most(hint for step in definition.steps for hint in _of_texts(step)),
         *_most(Hint(path, text, "FLOW") for path, text in flow_hints(definition)),
         *_most(Hint(path, text, "CHILD") for path, text in child_hints(definition, called or {})),

@@ -149,28 +149,28 @@ class CancelChildCommand(_CallNotice):
 class ReopenChildCommand(_CallNotice):
     """A `retry` of the caller came back to the call: what failed goes on. Where it can't, the caller is told again."""
 
-    __slots__ = ("_tells",)
+    __slots__ = ("_notifies",)
 
     @property
     def arms(self) -> bool:
         """The caller is told by a timer."""
-        return self._tells
+        return self._notifies
 
     def event(
         self, locked: LockedInstance, loaded: LoadedDefinition, known: ExecutionInfo | None, armed: bool
     ) -> Event:
         assert self.timer is not None
-        self._tells = False
+        self._notifies = False
         if locked.called_seq != self.timer[1] or locked.instance.status is InstanceStatus.ACTIVE:
             raise WritesOnly
         if locked.instance.status is not InstanceStatus.FAILED or locked.snapshot is None:
-            self._tells = True
+            self._notifies = True
             raise WritesOnly
         locked.tokens[:] = msgspec.json.decode(locked.snapshot, type=list[Token])
         return RetryRequested()
 
     def statements(self) -> list[Statement]:
-        return [*super().statements(), *(calls.tell([], [], [self.instance], []) if self._tells else [])]
+        return [*super().statements(), *(calls.notifications([], [], [self.instance], []) if self._notifies else [])]
 
 
 class MessageCommand(_CallNotice):
@@ -200,20 +200,20 @@ class MessageCommand(_CallNotice):
         return MessageReceived(token.id, message.id, message.name, message.sender, message.body)
 
 
-async def hear(
+async def read_notices(
     connection: TrioConnection,
     items: Sequence[Command],
     instances: Mapping[int, LockedInstance],
     loaded: Mapping[int, LoadedDefinition],
 ) -> None:
     """Hold the timers of what instances were told, and read what the children of calls ended with."""
-    told = [item for item in items if isinstance(item, _CallNotice)]
-    if not told:
+    notices = [item for item in items if isinstance(item, _CallNotice)]
+    if not notices:
         return
-    ended = [item for item in told if isinstance(item, ChildEndedCommand)]
+    ended = [item for item in notices if isinstance(item, ChildEndedCommand)]
     waiting = [item.timer[:2] for item in ended if item.timer is not None]
-    held, children = await calls.hold_told(connection, [item.timer for item in told if item.timer], waiting)
-    for item in told:
+    held, children = await calls.lock_notices(connection, [item.timer for item in notices if item.timer], waiting)
+    for item in notices:
         item.held = item.timer in held
     asked: dict[int, ChildEndedCommand] = {}
     for item in ended:

@@ -153,10 +153,10 @@ async def take_up(connection: TrioConnection, locked: LockedInstance) -> None:
     instance = locked.instance.id
     if locked.instance.status is not InstanceStatus.FAILED:
         return
-    told = await calls.take_telling(connection, instance)
-    if told is not None and not told[1]:
+    read = await calls.take_notification(connection, instance)
+    if read is not None and not read[1]:
         raise Conflict(
-            f"instance '{show_instance(told[0])}', which called it, does not wait for it any more: retry that instance"
+            f"instance '{show_instance(read[0])}', which called it, does not wait for it any more: retry that instance"
         )
     holder = await keys.reclaim(connection, instance)
     if holder is not None:

@@ -16,7 +16,7 @@ from penstock.core.advance.effect import Effects
 from penstock.core.expression.work import LongWork
 from penstock.core.graph.definition import StepType
 from penstock.engine.advance.advancer import Case
-from penstock.engine.advance.call_commands import hear
+from penstock.engine.advance.call_commands import read_notices
 from penstock.engine.advance.command import AlreadyAnswered, Command, WritesOnly
 from penstock.engine.advance.long_path import LongPath
 from penstock.engine.advance.recorded import Recorded, RecordedCommand, with_recorded
@@ -89,7 +89,7 @@ class FullPath(GroupCommitQueue[Command]):
         variables = await self._read(connection, loaded)
         waiting = await self._read_spared(connection, locked, loaded)
         await self._read_items(connection, items, locked, loaded)
-        await hear(connection, items, locked.instances, loaded)
+        await read_notices(connection, items, locked.instances, loaded)
         transaction = self._transactions.begin(locked.now, locked.xid, locked.positions)
         decided: list[Command] = []
         undecided: list[tuple[Command, AlreadyAnswered | PenstockError | LongWork]] = []

@@ -119,8 +119,8 @@ class Transaction:
         if business_key is not None:
             self._business_keys[out.instance.id] = business_key
         self._armed.extend(timer.fire_at for timer in out.armed)
-        told = out.ended and (out.instance.depth or out.instance.watched or loaded.code)
-        if change.recalled or out.abandoned or told:
+        notifies = out.ended and (out.instance.depth or out.instance.watched or loaded.code)
+        if change.recalled or out.abandoned or notifies:
             self._armed.append(self.now)  # what other instances, or schedules, are told
 
     def on_armed(self, at: datetime) -> None:

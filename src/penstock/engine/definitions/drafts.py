@@ -57,9 +57,9 @@ def language() -> ExpressionLanguage:
     functions, operators = (
         [
             LanguageFunction(name=name, signature=one.signature, text=one.text, example=f"{one.example} → {one.gives}")
-            for name, one in sorted(told.items())
+            for name, one in sorted(all_hints.items())
         ]
-        for told in (reference.FUNCTIONS, reference.OPERATORS)
+        for all_hints in (reference.FUNCTIONS, reference.OPERATORS)
     )
     return ExpressionLanguage(
         functions=functions, operators=operators, words=vocabulary.words(), methods=vocabulary.methods()
@@ -175,8 +175,8 @@ async def _hints(
         found = await run_sized(len(definition.content), lambda: hints(definition, called))
     else:  # names of its forms are compared with others, however small it is
         found = await run_long(hints, definition, called, line="uploads")
-    told = [*found, *(hint for step in definition.steps for hint in _unpolled(step, polled))]
-    return [DraftHint(path=hint.path, text=hint.text, kind=hint.kind) for hint in told]
+    all_hints = [*found, *(hint for step in definition.steps for hint in _unpolled(step, polled))]
+    return [DraftHint(path=hint.path, text=hint.text, kind=hint.kind) for hint in all_hints]
 
 
 def _named(body: bytes, problems: Iterable[Problem], places: Mapping[Problem, int]) -> list[DraftProblem]:

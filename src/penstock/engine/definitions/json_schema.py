@@ -51,8 +51,8 @@ class WrongValue(BadRequest):
     @property
     def without_value(self) -> str:
         """The places and what is allowed there."""
-        told = [f"{each.path}: {each.reason.partition(', not ')[0]}" for each in self.problems]
-        return "; ".join([*told, self._takes] if self._takes else told)
+        texts = [f"{each.path}: {each.reason.partition(', not ')[0]}" for each in self.problems]
+        return "; ".join([*texts, self._takes] if self._takes else texts)
 
 
 class _Budget:
@@ -141,8 +141,8 @@ def _find_in_any(options: object, value: object, at: str, budget: _Budget, depth
     deeper = [problem for problem in wrong if problem.path != at]
     if len(deeper) == 1:
         return deeper[0]
-    told = dict.fromkeys(problem.reason.partition("must be ")[2].rpartition(", not ")[0] for problem in wrong)
-    return _problem(at, value, " or ".join(told)) if wrong and all(told) else (wrong[0] if wrong else None)
+    texts = dict.fromkeys(problem.reason.partition("must be ")[2].rpartition(", not ")[0] for problem in wrong)
+    return _problem(at, value, " or ".join(texts)) if wrong and all(texts) else (wrong[0] if wrong else None)
 
 
 def _parts(rules: dict[str, Any], value: object, at: str, budget: _Budget, depth: int) -> Iterator[Problem]:

@@ -202,7 +202,7 @@ def _drafts(engine: Engine) -> tuple[Binding, ...]:
     async def simulate(ask: SimulationRequest) -> msgspec.Raw:
         return msgspec.Raw(await engine.simulations.simulate(ask))
 
-    async def tell_language(_: object) -> ExpressionLanguage:
+    async def get_language(_: object) -> ExpressionLanguage:
         return language()
 
     return (
@@ -210,7 +210,7 @@ def _drafts(engine: Engine) -> tuple[Binding, ...]:
             drafts.VALIDATE_DEFINITION,
             lambda ask: engine.drafts.validate(ask.document, with_reads=ask.reads),
         ),
-        bind(drafts.GET_EXPRESSION_LANGUAGE, tell_language),
+        bind(drafts.GET_EXPRESSION_LANGUAGE, get_language),
         bind(drafts.SIMULATE, simulate),
         bind(drafts.CHECK_EXPRESSION, engine.drafts.check_expression),
     )

@@ -73,7 +73,9 @@ APPENDED: Final = frozenset(
     }
 )  # fmt: skip
 """Records that executors append one by one; others come with a run's end, or from the engine."""
-TOLD: Final = frozenset({RecordKind.MESSAGE, RecordKind.CANCEL, RecordKind.CHILD, RecordKind.DROPPED, RecordKind.ASKED})
+FROM_OTHERS: Final = frozenset(
+    {RecordKind.MESSAGE, RecordKind.CANCEL, RecordKind.CHILD, RecordKind.DROPPED, RecordKind.ASKED}
+)
 """Records that others write, and that wake a run which waits."""
 
 

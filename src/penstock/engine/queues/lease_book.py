@@ -60,14 +60,14 @@ class LeaseBook:
         """Watch a lease in place of an older one of its token; a newer one stays, and one that ended already is nothing
         to watch (``scanned``: the database has it now, whatever was told). A full book forgets another one: the scan
         finds it again if it still matters."""
-        token, told = lease.token, (lease.seq, lease.attempt)
+        token, reported = lease.token, (lease.seq, lease.attempt)
         known = self._leases.get(token)
-        if known is not None and (known.seq, known.attempt) > told:
+        if known is not None and (known.seq, known.attempt) > reported:
             return
         if not scanned:
             for ends in (self._ended, self._ended_before):
                 ended = ends.get(token)
-                if ended is not None and ended >= told:
+                if ended is not None and ended >= reported:
                     return
         self._watch(lease)
         if len(self._leases) > self._max_items:
@@ -91,11 +91,11 @@ class LeaseBook:
 
     def end(self, token: int, seq: int, attempt: int) -> None:
         """An attempt failed or was given back: its lease is over. A newer attempt may have one already: that stays."""
-        told = (seq, attempt)
+        reported = (seq, attempt)
         lease = self._leases.get(token)
-        if lease is not None and (lease.seq, lease.attempt) <= told:
+        if lease is not None and (lease.seq, lease.attempt) <= reported:
             del self._leases[token]
-        self._on_end(token, told)
+        self._on_end(token, reported)
 
     def extend(self, token: int, seq: int, attempt: int, ends_at: float) -> None:
         """A heartbeat moved the end. What was dispatched has a holder by it, what was known may be an older attempt."""
@@ -126,10 +126,10 @@ class LeaseBook:
         if lease.token not in self._leases:
             self.grant(lease)
 
-    def _on_end(self, token: int, told: tuple[int, int]) -> None:
+    def _on_end(self, token: int, reported: tuple[int, int]) -> None:
         ended = self._ended
-        if ended.setdefault(token, told) < told:
-            ended[token] = told
+        if ended.setdefault(token, reported) < reported:
+            ended[token] = reported
         if len(ended) >= ENDED_MAX_ITEMS:
             self._ended, self._ended_before = {}, ended
 

@@ -35,8 +35,8 @@ class Loss(NamedTuple):
 class Losses:
     """What workers are to be told, by worker. ``told`` hears of what this engine finds itself."""
 
-    def __init__(self, max_parked: int, told: Callable[[Loss], None] = lambda loss: None) -> None:
-        self._on_loss = told
+    def __init__(self, max_parked: int, on_loss: Callable[[Loss], None] = lambda loss: None) -> None:
+        self._on_loss = on_loss
         self._max_parked = max_parked
         self._kept: OrderedDict[Loss, float] = OrderedDict()
         self._by_worker: dict[str, dict[Loss, None]] = {}
@@ -50,10 +50,10 @@ class Losses:
 
     def notify(self, loss: Loss) -> None:
         """Something that a transaction of this engine did."""
-        self.hear(loss)
+        self.receive(loss)
         self._on_loss(loss)
 
-    def hear(self, loss: Loss) -> None:
+    def receive(self, loss: Loss) -> None:
         """Something that any engine did."""
         now = trio.current_time()
         while self._kept and next(iter(self._kept.values())) < now - KEPT_S:

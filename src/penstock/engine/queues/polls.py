@@ -212,7 +212,7 @@ class Polls:
         """Another engine says that it took these jobs from their workers."""
         for loss in losses:
             self.leases.forget(loss.token, loss.seq)
-            self.losses.hear(loss)
+            self.losses.receive(loss)
 
     async def wait_probe(self) -> None:
         """Wait until `probe_once` has something to do."""

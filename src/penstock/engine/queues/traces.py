@@ -64,7 +64,7 @@ class Traces:
         for instance, span in started:
             if span is not None and span.kept:
                 found[instance] = span.traceparent
-                span.tell("instance is started", {INSTANCE: ids.show_instance(instance)})
+                span.record_event("instance is started", {INSTANCE: ids.show_instance(instance)})
                 self._remember(instance, span.traceparent)
         return found
 

@@ -39,7 +39,7 @@ from penstock.store.rows.timers import delete as delete_timer
 from penstock.wire.model import StartRequest
 
 CANCEL_REASON: Final = "the run that waits for it was cancelled"
-TELLS_AT_ONCE: Final = 50
+NOTICES_AT_ONCE: Final = 50
 """Ends whose results are in memory."""
 OWN_ID_MAX_CHARS: Final = 200
 ENDED_HASH: Final = hashlib.sha256(b"child").hexdigest()
@@ -72,7 +72,7 @@ class Children:
         self._journal = journal
         self._timers = timers
         self._enabled = False  # all engines are known to know calls of code, and no others may join
-        self._notifying = trio.Semaphore(TELLS_AT_ONCE)
+        self._notifying = trio.Semaphore(NOTICES_AT_ONCE)
 
     async def start(self, run_lease: RunLease, path: str, target: CodeWorkflow | str, arguments: bytes, id: str) -> str:
         """Start what the operation at ``path`` waits for, once: a durable run, or an instance of the latest version of
@@ -126,7 +126,7 @@ class Children:
             await connection.roundtrip([store.renew(number)])
             called = await store.called_at(connection, number)  # whoever ends it now tells the call as it is now
             if called is not None and called[2] is not InstanceStatus.ACTIVE:
-                await connection.roundtrip(store.tell([], [], [number], []))
+                await connection.roundtrip(store.notifications([], [], [number], []))
                 self._timers.on_due_in(0)
         return view.id
 
@@ -173,11 +173,11 @@ class Children:
                 return False
         payload = msgspec.json.encode(record).decode()
         name = end.definition_id.rpartition(":")[2] if end.is_code else end.definition_id
-        tell = journal_store.RunNotice(
+        notice = journal_store.RunNotice(
             caller, RecordKind.CHILD, end.path, name, payload, f"c:{seq:x}", ENDED_HASH, None
         )  # fmt: skip
         try:
-            await self._journal.notify(tell, timer)
+            await self._journal.notify(notice, timer)
         except (Conflict, NotFound):  # the caller has ended
             return False
         return True

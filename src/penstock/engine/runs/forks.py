@@ -76,8 +76,8 @@ class Forks:
             if there is None or there.instance != number:
                 raise IdempotencyConflict(f"forkId: '{fork_id}' is the id of another run. Give another id")
             if there != asked:
-                told = f"forkId: '{fork_id}' is the id of a run that was forked otherwise: {_difference(there, asked)}"
-                raise IdempotencyConflict(f"{told}. Ask for the same, or give another id")
+                text = f"forkId: '{fork_id}' is the id of a run that was forked otherwise: {_difference(there, asked)}"
+                raise IdempotencyConflict(f"{text}. Ask for the same, or give another id")
         return view
 
     @asynccontextmanager

@@ -111,7 +111,7 @@ class Mailboxes:
         self.watches: set[int] = set()
         self.event = trio.Event()
 
-    def hear(self, mail: MailboxNews) -> None:
+    def receive(self, mail: MailboxNews) -> None:
         """Somebody has written into the journal of a run that it holds."""
         if mail.mail == WATCH:
             if len(self.watches) < MAIL_MAX_ITEMS:
@@ -391,14 +391,14 @@ class Journal:
         lease = job_store.Lease(run_lease.instance, run_lease.seq, run_lease.attempt, run_lease.holder)
         await self._polls.releases.submit(ReleaseItem(job, lease))
 
-    async def notify(self, tell: store.RunNotice, timer: Timer | None = None) -> None:
+    async def notify(self, notice: store.RunNotice, timer: Timer | None = None) -> None:
         """Write somebody else's record, and wake the run or tell its holder. ``timer``: what said so, which goes
         whatever becomes of it.
 
         Raises NotFound, Conflict (it has ended, or is no durable run), MailboxFull (too many unread messages),
         IdempotencyConflict (the ``dedup`` came with something else).
         """
-        await self.commit_queues.tell.submit(NotifyItem(tell, timer))
+        await self.commit_queues.notice.submit(NotifyItem(notice, timer))
 
     async def wake(self, instance: int, seq: int) -> bool | None:
         """The time that a parked run waits for has come. False: it has not, or somebody is at it."""
@@ -433,13 +433,13 @@ class Journal:
         found = [MailboxNews(holder, instance, mail) for instance, mail in news.items()]
         return found + [MailboxNews(holder, instance, WATCH) for instance in watches]
 
-    def hear(self, mail: MailboxNews) -> None:
+    def receive(self, mail: MailboxNews) -> None:
         """Another engine says that it told a run something, or that somebody there waits for what it shows."""
         if mail.mail == WATCH:
             self.news.watched_elsewhere(mail.instance)
         mailbox = self._mailboxes.get(mail.holder)
         if mailbox is not None:
-            mailbox.hear(mail)
+            mailbox.receive(mail)
 
     def watch(self, instance: int, holder: str) -> None:
         """Tell who holds a run that somebody waits for what it shows. A hint, good for some seconds."""
@@ -448,6 +448,6 @@ class Journal:
     def _mailed(self, mail: MailboxNews) -> None:
         mailbox = self._mailboxes.get(mail.holder)
         if mailbox is not None:
-            mailbox.hear(mail)
+            mailbox.receive(mail)
         else:
             self._mailed_elsewhere(mail)

@@ -94,21 +94,21 @@ class AppendItem(RunItem):
 class NotifyItem(Item[None]):
     """A record that somebody else has for a run."""
 
-    __slots__ = ("tell", "timer")
+    __slots__ = ("notice", "timer")
 
-    def __init__(self, tell: store.RunNotice, timer: Timer | None = None) -> None:
+    def __init__(self, notice: store.RunNotice, timer: Timer | None = None) -> None:
         super().__init__()
-        self.tell = tell
+        self.notice = notice
         self.timer = timer
 
     @property
     def instance(self) -> int:
-        return self.tell.instance
+        return self.notice.instance
 
     @property
     def is_checked(self) -> bool:
         """Return whether it is a message that the run has to accept."""
-        return self.tell.kind in (RecordKind.MESSAGE, RecordKind.DROPPED) and not self.tell.forced
+        return self.notice.kind in (RecordKind.MESSAGE, RecordKind.DROPPED) and not self.notice.forced
 
 
 class ParkItem(RunItem):
@@ -181,7 +181,7 @@ class _RunQueue(GroupCommitQueue[R]):
         self._apply = apply
 
     def key(self, item: R) -> object:
-        return (item.instance, item.tell.dedup) if isinstance(item, NotifyItem) else item.instance
+        return (item.instance, item.notice.dedup) if isinstance(item, NotifyItem) else item.instance
 
     async def find_locked_elsewhere(self, connection: TrioConnection, items: list[R]) -> list[R]:
         run_lease = await job_store.tokens_locked_elsewhere(connection, sorted({item.instance for item in items}))
@@ -220,14 +220,14 @@ class JournalQueues:
         self._doubts: OrderedDict[int, set[ServerProcess]] = OrderedDict()
         shared = database, settings, metrics
         self.append = _RunQueue[AppendItem]("append", self._append, *shared)
-        self.tell = _RunQueue[NotifyItem]("tell", self._notify, *shared)
+        self.notice = _RunQueue[NotifyItem]("tell", self._notify, *shared)
         self.park = _RunQueue[ParkItem | BlockItem | WakeItem]("park", self._park, *shared)
         self.finish = _RunQueue[FinishItem | ContinueItem]("finish", self._finish, *shared)
         self._notes = LeftNotes()
 
     def batchers(self) -> list[GroupCommitQueue[Any]]:
         """Return the flushers to run."""
-        return [self.append, self.tell, self.park, self.finish]
+        return [self.append, self.notice, self.park, self.finish]
 
     # -- append
 
@@ -328,9 +328,9 @@ class JournalQueues:
         if not items:
             return
         with self._metrics.db_transaction_seconds["tell"].time():
-            rows = await store.tell(
+            rows = await store.send_notices(
                 connection,
-                [item.tell for item in items],
+                [item.notice for item in items],
                 [item.timer for item in items],
                 unread_max=limit,
                 message=RecordKind.MESSAGE,
@@ -340,12 +340,12 @@ class JournalQueues:
         if not all(row.is_new for row in rows):
             await wait_replicated(connection)
         for item, row in zip(items, rows, strict=True):
-            tell = item.tell
-            if row.is_new or row.used_hash == tell.hash:  # or an earlier try, whose news may have been lost
-                self._on_notified(tell.instance, row)
+            notice = item.notice
+            if row.is_new or row.used_hash == notice.hash:  # or an earlier try, whose news may have been lost
+                self._on_notified(notice.instance, row)
                 item.answer(None)
             elif row.used_hash is not None:
-                is_call = tell.kind == RecordKind.ASKED
+                is_call = notice.kind == RecordKind.ASKED
                 used = (
                     "id: another call was made with it"
                     if is_call
@@ -360,7 +360,7 @@ class JournalQueues:
                 item.refuse(MailboxFull(f"the run has {limit:,} unread messages"))
             elif row.status == InstanceStatus.ACTIVE:
                 stale = "the notification is out of date: what it says of the run no longer holds"
-                item.refuse(Conflict(stale if tell.as_of is None else NOT_KNOWN))
+                item.refuse(Conflict(stale if notice.as_of is None else NOT_KNOWN))
             else:
                 item.refuse(Conflict(f"the run has ended: it is {InstanceStatus(row.status).name}"))
 
@@ -370,17 +370,17 @@ class JournalQueues:
         asked = [item for item in items if item.is_checked]
         if not asked:
             return items
-        found = await store.waits(connection, sorted({item.tell.instance for item in asked}), RecordKind.DROPPED)
+        found = await store.waits(connection, sorted({item.notice.instance for item in asked}), RecordKind.DROPPED)
         refused: dict[int, list[tuple[NotifyItem, WrongValue]]] = {}
         for item in asked:
-            tell, waits = item.tell, found.get(item.tell.instance)
-            if waits is None or tell.payload is None:
+            notice, waits = item.notice, found.get(item.notice.instance)
+            if waits is None or notice.payload is None:
                 continue
-            check = partial(problem_of, waits.branches, waits.last, tell.name or "", tell.payload)
-            if (problem := await run_sized(len(waits.branches) + len(tell.payload), check)) is None:
+            check = partial(problem_of, waits.branches, waits.last, notice.name or "", notice.payload)
+            if (problem := await run_sized(len(waits.branches) + len(notice.payload), check)) is None:
                 continue
-            if await signals.find_id(connection, tell.instance, tell.dedup) is None:  # else it came, and is over
-                refused.setdefault(tell.instance, []).append((item, problem))
+            if await signals.find_id(connection, notice.instance, notice.dedup) is None:  # else it came, and is over
+                refused.setdefault(notice.instance, []).append((item, problem))
         if refused and await store.ask_again(connection, sorted(refused)):
             self._timers.on_due_in(0)
         for item, problem in chain.from_iterable(refused.values()):
@@ -415,8 +415,8 @@ class JournalQueues:
                 continue
             released = done[item.instance]
             self._end_lease(item.run_lease, released)
-            if released.told is not None:
-                self._timers.on_due_in(released.told)
+            if released.result is not None:
+                self._timers.on_due_in(released.result)
             item.answer(True)
             self._news.notify_written(item.instance)
         if not refused:
@@ -445,9 +445,9 @@ class JournalQueues:
                 refused.append(item)
                 continue
             self._end_lease(item.run_lease, released)
-            self._timers.on_due_in(released.told)
+            self._timers.on_due_in(released.result)
             self._metrics.runs_blocked.inc()
-            item.answer(released.told)
+            item.answer(released.result)
         if not refused:
             return
         left: list[tuple[BlockItem, RunState]] = []
@@ -538,7 +538,7 @@ class JournalQueues:
                 self._ended(item, done[item.instance])
             else:
                 refused.append(item)
-        if any(released.told for released in done.values()):  # callers, or what it called, are told by timers
+        if any(released.result for released in done.values()):  # callers, or what it called, are told by timers
             self._timers.on_due_in(0)
         if refused:
             await self._not_ended(connection, refused)

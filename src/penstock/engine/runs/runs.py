@@ -16,7 +16,7 @@ from penstock.core.rules.state import TokenState
 from penstock.engine.definitions.definitions import CODE_PREFIX, Definitions, LoadedDefinition
 from penstock.engine.instances import call_tree
 from penstock.engine.instances.views import status_of
-from penstock.engine.queues.journal_items import RULES, TOLD, JournalPage, JournalRow, RecordKind
+from penstock.engine.queues.journal_items import FROM_OTHERS, RULES, JournalPage, JournalRow, RecordKind
 from penstock.engine.queues.queues import KeptBack, kept_back
 from penstock.engine.requests import ids
 from penstock.engine.requests.answers import COPIES, current_reservation
@@ -88,7 +88,7 @@ class ReplayPage(NamedTuple):
     arguments: bytes | None
 
 
-class _Told(msgspec.Struct, frozen=True):
+class _RecordedError(msgspec.Struct, frozen=True):
     """Of what an executor writes of an error (`durable.codec`)."""
 
     type_name: str = ""
@@ -356,7 +356,7 @@ def _replayed(records: Sequence[JournalRow], claimed: claim_store.RunClaim | Non
     if claimed is None:
         return [None] * len(records)
     found = sum(record.at < claimed.at for record in records) if claimed.attempt > 1 else 0
-    if found and records[found - 1].kind in TOLD and (found < len(records) or not more):
+    if found and records[found - 1].kind in FROM_OTHERS and (found < len(records) or not more):
         found -= 1
     return [number < found for number in range(len(records))]
 
@@ -388,11 +388,11 @@ def _read_position(text: str) -> int:
     return position
 
 
-def _notices_of(row: store.RaisedRow) -> _Told:
+def _notices_of(row: store.RaisedRow) -> _RecordedError:
     try:
-        return msgspec.json.decode(row.payload or "{}", type=_Told)
+        return msgspec.json.decode(row.payload or "{}", type=_RecordedError)
     except msgspec.MsgspecError:  # of another version: it is for people only
-        return _Told()
+        return _RecordedError()
 
 
 async def _dropped_calls(connection: TrioConnection, number: int) -> list[OpenBranch]:
@@ -403,8 +403,8 @@ async def _dropped_calls(connection: TrioConnection, number: int) -> list[OpenBr
 
 
 def _raised(row: store.RaisedRow) -> Raised:
-    told = _notices_of(row)
-    return Raised(row.path, row.name, told.type_name, told.message, told.traceback)
+    recorded = _notices_of(row)
+    return Raised(row.path, row.name, recorded.type_name, recorded.message, recorded.traceback)
 
 
 def _open_branches(about: store.RunAbout | None) -> list[OpenBranch]:

@@ -264,11 +264,11 @@ class Schedules:
         failure = f"its run {ids.show_instance(instance)} failed"
         async with self._database.connection(ahead=True) as connection:
             try:
-                told = await store.run_ended(connection, instance, failure)
+                notified = await store.run_ended(connection, instance, failure)
             except LOCKED:
                 return None
         self.scan_early()
-        return told
+        return notified
 
     async def cancel_overtaken(self, instance: int, timer: tuple[int, int, int]) -> bool:
         """A durable run is to end, as its schedule starts another one. The timer goes when that is done."""

@@ -142,11 +142,11 @@ def _claims(spend: Spend, simulation: Simulation, path: Sequence[str]) -> Iterab
         yield f"run.assert_path({_arguments(spend, path, {})})"
     else:
         yield f"assert len(run.path) == {len(path)}"
-    told = {name for name, value in simulation.variables.items() if _OTHER_INSTANCE in str(value)}
-    rest = {name: value for name, value in simulation.variables.items() if name not in told}
+    other_ids = {name for name, value in simulation.variables.items() if _OTHER_INSTANCE in str(value)}
+    rest = {name: value for name, value in simulation.variables.items() if name not in other_ids}
     found = "run.variables"
-    if told:  # the ids of other instances are in them
-        found = f"{{name: value for name, value in run.variables.items() if name not in {sorted(told)!r}}}"
+    if other_ids:  # the ids of other instances are in them
+        found = f"{{name: value for name, value in run.variables.items() if name not in {sorted(other_ids)!r}}}"
     yield f"assert {found} == {_literal(spend, rest, 4)}"
 
 

@@ -132,9 +132,9 @@ async def advance(
     kept_max: int,
 ) -> bool:
     """A page is done; it is kept to whom, of ``kept_max`` and a page. False when it was stopped or taken over."""
-    told = msgspec.json.encode(page.errors).decode()
+    errors_json = msgspec.json.encode(page.errors).decode()
     done, skipped = arrays.ints(page.done), arrays.ints(page.skipped)
-    params = (id, engine, below, done, skipped, page.failed, told, last, lease_s, kept_max)
+    params = (id, engine, below, done, skipped, page.failed, errors_json, last, lease_s, kept_max)
     return bool(await connection.fetch(SQL["advance_bulk"], params))
 
 

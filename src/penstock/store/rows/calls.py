@@ -95,7 +95,7 @@ async def earlier_child(connection: TrioConnection, token: int, entry: int) -> i
     return cast(int, rows[0][0]) if rows else None
 
 
-async def hold_told(
+async def lock_notices(
     connection: TrioConnection, timers: Sequence[tuple[int, int, int]], waiting: Sequence[tuple[int, int]]
 ) -> tuple[set[tuple[int, int, int]], dict[tuple[int, int], Child]]:
     """Those of the timers that nobody else has acted on, held until this transaction ends; and what calls (token and
@@ -110,14 +110,14 @@ async def hold_told(
     return set(cast(Any, timer_rows)), children
 
 
-async def take_telling(connection: TrioConnection, instance: int) -> tuple[int, bool] | None:
+async def take_notification(connection: TrioConnection, instance: int) -> tuple[int, bool] | None:
     """Before an instance goes on that had ended: its caller, and whether that had not heard of the end yet, and now
     never will. None: nobody called it."""
     rows = await connection.fetch(SQL["take_telling"], (instance,))
     return cast("tuple[int, bool]", rows[0]) if rows else None
 
 
-def tell(
+def notifications(
     called: Sequence[tuple[int, CalledBy]],
     recalled: Sequence[tuple[int, int]],
     ended: Sequence[int],

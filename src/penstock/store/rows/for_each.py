@@ -111,7 +111,7 @@ def write(outcomes: Iterable[tuple[Effects, bool]], add: Callable[..., None], va
     begun: list[tuple[int, ...]] = []
     changed: list[tuple[int, ...]] = []
     items: list[tuple[int, int, int, bytes]] = []
-    told: list[tuple[int, int, int, bytes]] = []
+    written: list[tuple[int, int, int, bytes]] = []
     collected: list[tuple[int, int, int, bytes]] = []
     for out, has_maps in outcomes:
         id, maps = out.instance.id, out.maps
@@ -127,14 +127,14 @@ def write(outcomes: Iterable[tuple[Effects, bool]], add: Callable[..., None], va
                 else:
                     changed.append((id, token, *rest))
             items += [(id, token, n, row) for token, rows in maps.begun.items() for n, row in enumerate(rows)]
-            told += [(id, *key, row) for key, row in maps.variables.items()]
+            written += [(id, *key, row) for key, row in maps.variables.items()]
             collected += [(id, *key, value) for key, value in maps.results.items()]
     add("remove_maps", over, ints)
     add("end_maps", ended, ints, ints)
     add("begin_maps", begun, ints, ints, ints, ints, ints, ints, ints)
     add("insert_items", items, ints, ints, ints, variables)
     add("update_maps", changed, ints, ints, ints, ints, ints, ints)
-    add("update_items", told, ints, ints, ints, variables)
+    add("update_items", written, ints, ints, ints, variables)
     add(
         "insert_map_results",
         collected,

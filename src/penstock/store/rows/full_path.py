@@ -108,9 +108,9 @@ async def lock_and_load(
     xid, now = about[0]
     if locked:
         ended = sorted(set(instances) - {id for (id,) in root_rows})
-        told = [*ended, *(id for (id,) in watched)] if alone else []
+        notified = [*ended, *(id for (id,) in watched)] if alone else []
         ended_rows, found = await _read_needed(
-            connection, ended if "abnormal_end" in locked else [], told, ended_rows, found
+            connection, ended if "abnormal_end" in locked else [], notified, ended_rows, found
         )
     tokens: dict[int, list[Token]] = {}
     snapshots: dict[int, tuple[str | None, str | None]] = {id: (snapshot, step) for id, snapshot, step in ended_rows}
@@ -166,14 +166,14 @@ async def _read_unless(connection: TrioConnection, *reads: tuple[str, tuple[obje
 
 
 async def _read_needed(
-    connection: TrioConnection, ended: list[int], told: list[int], ended_rows: Any, found: Any
+    connection: TrioConnection, ended: list[int], notified: list[int], ended_rows: Any, found: Any
 ) -> tuple[Any, Any]:
     """`lock_ended` of ``ended``, and ``found`` with what `read_instances` says of ``told``: they need what was left
     out."""
     if ended:
         ended_rows = await connection.fetch(SQL["lock_ended"], (arrays.ints(ended),))
-    if told:
-        others: Any = {row[0]: row for row in await connection.fetch(SQL["read_instances"], (arrays.ints(told),))}
+    if notified:
+        others: Any = {row[0]: row for row in await connection.fetch(SQL["read_instances"], (arrays.ints(notified),))}
         found = [others.get(row[0], row) for row in found]
     return ended_rows, found
 
@@ -358,8 +358,8 @@ def _search_attributes(changes: Sequence[Change]) -> list[Statement]:
 def _calls(changes: Sequence[Change]) -> list[Statement]:
     created = [change.created for change in changes if change.created is not None]
     watched = [c.effects.instance.id for c in changes if c.effects.ended and c.effects.instance.watched]
-    told = [schedules.tell(watched)] if watched else []
-    return told + calls.tell(
+    notified = [schedules.notification(watched)] if watched else []
+    return notified + calls.notifications(
         [(new.id, new.called_by) for new in created if new.called_by is not None],
         [recalled for change in changes for recalled in change.recalled],
         [c.effects.instance.id for c in changes if c.effects.ended and c.effects.instance.depth],

@@ -171,7 +171,7 @@ class RunReleased(NamedTuple):
     """A run that has no holder any more. ``told``: what its statement says of it; ``freed``: its job type, if it gave
     something back to a queue."""
 
-    told: Any
+    result: Any
     freed: str | None
     flow_key: str | None
 
@@ -492,7 +492,7 @@ async def run_states(connection: TrioConnection, runs: Sequence[RunLease]) -> li
     return [RunState(*cast(Any, row)) for row in await connection.fetch(SQL["run_states"], params)]
 
 
-async def tell(
+async def send_notices(
     connection: TrioConnection,
     items: Sequence[RunNotice],
     timers: Sequence[timer_store.Timer | None],
@@ -533,10 +533,10 @@ async def tell(
         *_, rows, _ = await connection.roundtrip([*statements, (SQL["commit"], ())])
         return [NoticeOutcome(*cast(Any, row)) for row in rows]
     *_, rows = await connection.roundtrip(statements)
-    told = [NoticeOutcome(*cast(Any, row)) for row in rows]
-    new = [(item.bulk, item.instance) for item, row in zip(items, told, strict=True) if row.is_new]
+    result = [NoticeOutcome(*cast(Any, row)) for row in rows]
+    new = [(item.bulk, item.instance) for item, row in zip(items, result, strict=True) if row.is_new]
     await connection.roundtrip([*bulk.counts(new), (SQL["commit"], ())])
-    return told
+    return result
 
 
 async def waits(connection: TrioConnection, instances: Sequence[int], dropped: int) -> dict[int, RunWaits]:

@@ -222,7 +222,7 @@ def writes(
     return found
 
 
-def tell(ended: Iterable[int]) -> Statement:
+def notification(ended: Iterable[int]) -> Statement:
     """Tells the schedules of these instances that they have ended, where they want to know."""
     return SQL["tell_schedules"], (arrays.ints(ended),)
 
