@@ -16,8 +16,8 @@ from penstock.durable.backend import LeasedRun
 from penstock.durable.executor import Executor
 from penstock.durable.loaded_run import ExecutorLimits
 from penstock.durable.local import LocalRuns
-from penstock.durable.news import POLL_MAX_S, REPORTED_MAX_CHARS, RunEnds
 from penstock.durable.run import Run
+from penstock.durable.run_ends import POLL_MAX_S, REPORTED_MAX_CHARS, RunEnds
 from penstock.wire.model import Instance
 from tests.durable.memory import Database, MemoryBackend
 

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from penstock.durable import App, child, move_on_after, workflow
-from penstock.durable.news import Unserved
+from penstock.durable.run_ends import Unserved
 from tests.waiting import wait_until
 
 BOUND_S = 60.0

@@ -46,8 +46,8 @@ from penstock.durable.given import (
 )
 from penstock.durable.in_code import check_queues
 from penstock.durable.loaded_run import ExecutorLimits
-from penstock.durable.news import RunEnds
 from penstock.durable.run import Run
+from penstock.durable.run_ends import RunEnds
 from penstock.durable.signals import Signals
 from penstock.durable.starts import StartOptions, start_request
 from penstock.durable.step_loop import (

@@ -21,7 +21,7 @@ from penstock.durable.backend import Away, Backend, LeasedRun, RunLeaseLost
 from penstock.durable.forbidden import watch_bodies
 from penstock.durable.isolation import LoopWatch, mute_replayed_logs
 from penstock.durable.loaded_run import RETRY_FIRST_S, RETRY_MAX_S, ExecutorLimits, LoadedRun
-from penstock.durable.news import UNSERVED_S, Unserved
+from penstock.durable.run_ends import UNSERVED_S, Unserved
 from penstock.durable.step_host import StepHost
 from penstock.durable.step_loop import StepLoop
 from penstock.durable.workflow import Workflow

@@ -38,8 +38,8 @@ from penstock.durable.check import CheckedRun
 from penstock.durable.child import ChildCall
 from penstock.durable.errors import SendRefused, StartRefused
 from penstock.durable.names import RunNames
-from penstock.durable.news import latest_waits_for
 from penstock.durable.own_engine import open_engine
+from penstock.durable.run_ends import latest_waits_for
 from penstock.durable.step import StepCall, StepInfo
 from penstock.durable.takes import schema_of_arguments
 from penstock.durable.transaction import DatabaseSession, Fence, StepTransactions

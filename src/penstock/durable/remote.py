@@ -50,9 +50,9 @@ from penstock.durable.backend import (
 )
 from penstock.durable.child import ChildCall
 from penstock.durable.errors import NonRetryable, SendRefused, StartRefused
-from penstock.durable.news import latest_waits_for
 from penstock.durable.remote_runs import ANSWER_MAX_BYTES, AWAY, BACK, RemoteRuns, read_record
 from penstock.durable.remote_stream import MESSAGE_MAX_BYTES, Link
+from penstock.durable.run_ends import latest_waits_for
 from penstock.durable.step import StepCall, StepInfo
 from penstock.durable.workflow import Workflow
 from penstock.kernel.operation import Outcome

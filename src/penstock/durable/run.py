@@ -22,7 +22,7 @@ from penstock.durable.errors import (
     UpdateUnanswered,
 )
 from penstock.durable.given import check_flag, check_id, check_text
-from penstock.durable.news import UNSERVED_S, RunEnds
+from penstock.durable.run_ends import UNSERVED_S, RunEnds
 from penstock.durable.workflow import Workflow
 from penstock.wire.fields import json_text
 from penstock.wire.update import RunUpdate, RunView, UpdateCall

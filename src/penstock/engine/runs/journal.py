@@ -50,7 +50,7 @@ from penstock.engine.runs.journal_queues import (
     ParkItem,
     WakeItem,
 )
-from penstock.engine.runs.run_news import RunSubscriptions
+from penstock.engine.runs.subscriptions import RunSubscriptions
 from penstock.errors import (
     BadRequest,
     Conflict,

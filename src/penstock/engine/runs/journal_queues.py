@@ -27,7 +27,7 @@ from penstock.engine.queues.lease_book import LeaseBook
 from penstock.engine.queues.left_notes import LeftNotes
 from penstock.engine.requests.ids import age_s
 from penstock.engine.runs.mailbox import NOT_KNOWN, problem_of
-from penstock.engine.runs.run_news import RunSubscriptions
+from penstock.engine.runs.subscriptions import RunSubscriptions
 from penstock.errors import Conflict, IdempotencyConflict, LeaseLost, MailboxFull, NotFound, Unavailable
 from penstock.loop.offload import run_sized
 from penstock.settings import Settings

@@ -23,7 +23,7 @@ from penstock.engine.requests import ids
 from penstock.engine.requests.bound import Binding, bind, needed
 from penstock.engine.requests.payload import check_text
 from penstock.engine.runs.journal import Journal, digest_of, read_sent
-from penstock.engine.runs.run_news import WATCH_AGAIN_S
+from penstock.engine.runs.subscriptions import WATCH_AGAIN_S
 from penstock.errors import BadRequest, Conflict, NotFound
 from penstock.settings import Settings
 from penstock.store.rows import journal as store
