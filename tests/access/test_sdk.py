@@ -207,16 +207,16 @@ async def test_a_worker_says_that_its_token_was_revoked(
     await wait_until(lambda: accepts(url, made.text))  # else the worker would be refused at its start, and end
     asked = [made.text]
     reached = 0
-    news = anyio.Event()
+    changes = anyio.Event()
 
     def ring() -> None:
-        nonlocal news
-        news.set()
-        news = anyio.Event()
+        nonlocal changes
+        changes.set()
+        changes = anyio.Event()
 
     async def until(done: Callable[[], bool]) -> None:
         while not done():
-            await news.wait()
+            await changes.wait()
 
     class Observer(WorkerObserver):
         def on_engine(self, reachable: bool) -> None:

@@ -50,14 +50,14 @@ class Runs:
         )
 
 
-def new_run(runs: Runs, news: RunEnds, id: str = "1") -> Run[Any]:
+def new_run(runs: Runs, ends: RunEnds, id: str = "1") -> Run[Any]:
     def opened() -> LocalRuns:
         return cast(LocalRuns, runs)
 
-    return Run(id, id, opened, news, is_new=True)
+    return Run(id, id, opened, ends, is_new=True)
 
 
-async def resulting(runs: Runs, news: RunEnds, run: Run[Any], *, then: Callable[[], None], after_s: float) -> Any:
+async def resulting(runs: Runs, ends: RunEnds, run: Run[Any], *, then: Callable[[], None], after_s: float) -> Any:
     """What it gives when that becomes of it so much later."""
     found: list[Any] = []
 
@@ -65,7 +65,7 @@ async def resulting(runs: Runs, news: RunEnds, run: Run[Any], *, then: Callable[
         found.append(await run.result())
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(news.watch, runs.find_ended)
+        nursery.start_soon(ends.watch, runs.find_ended)
         async with trio.open_nursery() as waiting:
             waiting.start_soon(wait)
             await trio.sleep(after_s)
@@ -75,33 +75,33 @@ async def resulting(runs: Runs, news: RunEnds, run: Run[Any], *, then: Callable[
 
 
 async def test_what_completed_here_is_reported_and_not_read(autojump_clock):
-    runs, news = Runs(), RunEnds()
-    run = new_run(runs, news)
-    news.leased.add("1")
-    assert await resulting(runs, news, run, then=lambda: news.notify("1", '{"n":7}'), after_s=0.01) == {"n": 7}
+    runs, ends = Runs(), RunEnds()
+    run = new_run(runs, ends)
+    ends.leased.add("1")
+    assert await resulting(runs, ends, run, then=lambda: ends.notify("1", '{"n":7}'), after_s=0.01) == {"n": 7}
     assert await run.result() == {"n": 7}
     assert (runs.reads, runs.asked) == (0, [])
 
 
 async def test_what_completed_before_anybody_waits_for_it_is_known(autojump_clock):
-    runs, news = Runs(), RunEnds()
-    run = new_run(runs, news)
-    news.notify("1", "7")
+    runs, ends = Runs(), RunEnds()
+    run = new_run(runs, ends)
+    ends.notify("1", "7")
     assert await run.result() == 7
     assert (runs.reads, trio.current_time()) == (0, 0)
 
 
 async def test_a_run_taken_here_meanwhile_is_not_looked_for(autojump_clock):
-    runs, news = Runs(), RunEnds()
-    run = new_run(runs, news)
+    runs, ends = Runs(), RunEnds()
+    run = new_run(runs, ends)
 
     async def take() -> None:
         await trio.sleep(0.02)
-        news.leased.add("1")
+        ends.leased.add("1")
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(take)
-        assert await resulting(runs, news, run, then=lambda: news.notify("1", "7"), after_s=0.9) == 7
+        assert await resulting(runs, ends, run, then=lambda: ends.notify("1", "7"), after_s=0.9) == 7
     assert (runs.reads, runs.asked) == (0, [])
 
 
@@ -111,43 +111,43 @@ async def test_a_run_taken_here_meanwhile_is_not_looked_for(autojump_clock):
 async def test_large_results_and_failures_are_read_when_they_are_reported(
     autojump_clock, status: str, reported: str | None
 ):
-    runs, news = Runs(), RunEnds()
-    run = new_run(runs, news)
-    news.leased.add("1")
+    runs, ends = Runs(), RunEnds()
+    run = new_run(runs, ends)
+    ends.leased.add("1")
 
     def end() -> None:
-        news.leased.discard("1")
+        ends.leased.discard("1")
         runs.end(status, b'{"result":"as stored"}', None if status == "COMPLETED" else "as stored")
-        news.notify("1", reported)
+        ends.notify("1", reported)
 
     if status == "FAILED":
         with pytest.RaisesGroup(pytest.RaisesExc(RunFailed, match="as stored"), flatten_subgroups=True):
-            await resulting(runs, news, run, then=end, after_s=0.3)
+            await resulting(runs, ends, run, then=end, after_s=0.3)
     else:
-        assert await resulting(runs, news, run, then=end, after_s=0.3) == "as stored"
+        assert await resulting(runs, ends, run, then=end, after_s=0.3) == "as stored"
     assert runs.reads == 1
     assert trio.current_time() == pytest.approx(0.3)
 
 
 async def test_what_ends_elsewhere_is_found_by_looks_that_grow_rare(autojump_clock):
-    runs, news = Runs(), RunEnds()
-    run = new_run(runs, news)
-    assert await resulting(runs, news, run, then=lambda: runs.end("COMPLETED", b'{"result":7}'), after_s=10) == 7
+    runs, ends = Runs(), RunEnds()
+    run = new_run(runs, ends)
+    assert await resulting(runs, ends, run, then=lambda: runs.end("COMPLETED", b'{"result":7}'), after_s=10) == 7
     assert 10 < len(runs.asked) < 20
     assert runs.reads == 1
     with pytest.raises(TimedOut):
-        await new_run(Runs(), news).result(timeout_s=3)
+        await new_run(Runs(), ends).result(timeout_s=3)
 
 
 async def test_who_waits_for_many_runs_asks_for_them_together(autojump_clock):
-    runs, news = Runs(), RunEnds()
+    runs, ends = Runs(), RunEnds()
     found: list[Any] = []
 
     async def wait(id: int) -> None:
-        found.append(await new_run(runs, news, str(id)).result())
+        found.append(await new_run(runs, ends, str(id)).result())
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(news.watch, runs.find_ended)
+        nursery.start_soon(ends.watch, runs.find_ended)
         async with trio.open_nursery() as waiting:
             for id in range(1_000):
                 waiting.start_soon(wait, id)
@@ -161,7 +161,7 @@ async def test_who_waits_for_many_runs_asks_for_them_together(autojump_clock):
 
 
 async def test_who_waits_when_the_app_closes_is_told_so(autojump_clock):
-    runs, news = Runs(), RunEnds()
+    runs, ends = Runs(), RunEnds()
     is_open = True
 
     def opened() -> LocalRuns:
@@ -169,7 +169,7 @@ async def test_who_waits_when_the_app_closes_is_told_so(autojump_clock):
             raise RuntimeError("this app is not open")
         return cast(LocalRuns, runs)
 
-    run = Run[Any]("1", "1", opened, news, is_new=True)
+    run = Run[Any]("1", "1", opened, ends, is_new=True)
 
     async def wait() -> None:
         with pytest.raises(RuntimeError, match="is not open"):
@@ -178,7 +178,7 @@ async def test_who_waits_when_the_app_closes_is_told_so(autojump_clock):
     async with trio.open_nursery() as waiting:
         waiting.start_soon(wait)
         with trio.move_on_after(5):
-            await news.watch(runs.find_ended)
+            await ends.watch(runs.find_ended)
         is_open = False
     with pytest.raises(RuntimeError, match="is not open"):
         await run.result()
@@ -195,21 +195,21 @@ class AwayRuns(Runs):
 
 
 async def test_an_outage_is_heard_of_by_those_who_wait(autojump_clock):
-    runs, news = AwayRuns(), RunEnds()
+    runs, ends = AwayRuns(), RunEnds()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(news.watch, runs.find_ended)
+        nursery.start_soon(ends.watch, runs.find_ended)
         with pytest.raises(Unavailable):
-            await new_run(runs, news).result()
+            await new_run(runs, ends).result()
         nursery.cancel_scope.cancel()
 
 
 async def test_nothing_is_kept_of_runs_without_a_handle(autojump_clock):
-    news = RunEnds()
-    run = new_run(Runs(), news)
-    assert news.of("1") is news.of("1")
+    ends = RunEnds()
+    run = new_run(Runs(), ends)
+    assert ends.of("1") is ends.of("1")
     del run
-    news.notify("1", "7")
-    assert news.of("1").result is None
+    ends.notify("1", "7")
+    assert ends.of("1").result is None
 
 
 class AskedBackend(MemoryBackend):

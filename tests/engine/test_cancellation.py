@@ -824,7 +824,7 @@ def check_nothing_is_left(driver: Driver, attempt: CancelledAttempt[Any]) -> Non
     assert len(driver.engine.polls.waiters) == 0
     assert driver.engine.polls.waiters.types() == []
     watching = driver.engine.watch
-    assert (watching._parked, len(watching._watched), len(watching._ranges)) == (0, 0, 0)
+    assert (watching._pending, len(watching._watched), len(watching._ranges)) == (0, 0, 0)
     held = {(t, s) for t, s in driver.rows("SELECT id, seq FROM token WHERE state = 1")}
     watched = {(t, s) for t, s in held if driver.engine.polls.leases.find(t, s) is not None}
     assert watched == held, "a lease that nobody watches"

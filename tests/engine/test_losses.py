@@ -104,7 +104,7 @@ async def test_what_another_engine_says_is_not_told_to_others_again(autojump_clo
 
 
 async def test_news_are_bounded_in_time_and_number(autojump_clock: trio.testing.MockClock) -> None:
-    losses = Losses(max_parked=2)
+    losses = Losses(max_pending=2)
     losses.receive(loss("old"))
     await trio.sleep(KEPT_S + 1)
     losses.receive(loss("new"))
@@ -120,17 +120,17 @@ async def test_news_are_bounded_in_time_and_number(autojump_clock: trio.testing.
 
 @pytest.mark.parametrize("end", ["time", "cancel"])
 async def test_a_watch_that_ends_leaves_nothing_behind(autojump_clock: trio.testing.MockClock, end: str) -> None:
-    losses = Losses(max_parked=2)
+    losses = Losses(max_pending=2)
     started = trio.current_time()
     with trio.move_on_after(3 if end == "cancel" else 100) as scope:
         assert await losses.wait("w", 9) == []
     assert scope.cancelled_caught == (end == "cancel")
     assert trio.current_time() - started == pytest.approx(3 if end == "cancel" else 9)
-    assert (len(losses), losses._parked) == (0, {})
+    assert (len(losses), losses._pending) == (0, {})
 
 
 async def test_more_watches_than_may_park_are_answered_at_once(autojump_clock: trio.testing.MockClock) -> None:
-    losses = Losses(max_parked=2)
+    losses = Losses(max_pending=2)
     answered_at: list[float] = []
     start = trio.current_time()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from penstock.engine.jobs.inline_jobs import InlineJobs, KnownPoll, ParkedPoll
+from penstock.engine.jobs.inline_jobs import InlineJobs, KnownPoll, PendingPoll
 from penstock.engine.queues.waiters import Waiters
 from penstock.engine.requests.answers import AnswerMemory, MemoryReservation
 
@@ -13,7 +13,7 @@ from penstock.engine.requests.answers import AnswerMemory, MemoryReservation
 def test_no_slot_is_reserved_without_memory_for_the_answer() -> None:
     memory = AnswerMemory(1_000_000)
     waiters = Waiters(memory, 1_000_000)
-    poll = ParkedPoll(KnownPoll("w", ("work",), 3, 30.0, 20.0), MemoryReservation(memory), cast(Any, None))
+    poll = PendingPoll(KnownPoll("w", ("work",), 3, 30.0, 20.0), MemoryReservation(memory), cast(Any, None))
     waiters.park(poll)
     memory.used_bytes = 800_000
     assert waiters.reserve("work") is None
@@ -24,7 +24,7 @@ def test_no_slot_is_reserved_without_memory_for_the_answer() -> None:
 def test_a_poll_that_ends_takes_no_other_slot() -> None:
     """Its time is over, or its client left, while two slots are being filled: one that is given up stays empty. Else
     the poll goes on waiting, and a job is leased to who left."""
-    answered: list[ParkedPoll] = []
+    answered: list[PendingPoll] = []
     memory = AnswerMemory(1_000_000)
     waiters = Waiters(memory, 1_000_000)
     polls = SimpleNamespace(
@@ -34,7 +34,7 @@ def test_a_poll_that_ends_takes_no_other_slot() -> None:
     settings = SimpleNamespace(through_kafka=False, poll_max_jobs=10)
     jobs = InlineJobs(*cast(Any, (settings, metrics, None, polls, None)))
     caller = SimpleNamespace(go_on=lambda: jobs.take(poll, ends=False, gone=False))
-    poll = ParkedPoll(KnownPoll("w", ("work",), 3, 30.0, 20.0), MemoryReservation(memory), cast(Any, caller))
+    poll = PendingPoll(KnownPoll("w", ("work",), 3, 30.0, 20.0), MemoryReservation(memory), cast(Any, caller))
     waiters.park(poll)
     assert waiters.reserve("work") is waiters.reserve("work") is poll
     assert jobs.take(poll, ends=True, gone=False) is None

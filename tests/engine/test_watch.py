@@ -54,12 +54,12 @@ async def test_each_change_is_reported_once(driver: Driver) -> None:
     tag = await begin(watch, one, other)
     assert await reported(watch, tag, one, other) is None
     job = await driver.one("j")
-    news = await reported(watch, tag, one, other)
-    assert news is not None
-    assert news.changed == [job.instance_id]
-    assert await reported(watch, news.tag, one, other) is None
+    changes = await reported(watch, tag, one, other)
+    assert changes is not None
+    assert changes.changed == [job.instance_id]
+    assert await reported(watch, changes.tag, one, other) is None
     await driver.complete(job)
-    again = await reported(watch, news.tag, one, other)
+    again = await reported(watch, changes.tag, one, other)
     assert again is not None
     assert again.changed == [job.instance_id]
     # Whoever was not there meanwhile is told at once.
@@ -74,9 +74,9 @@ async def test_what_happened_between_two_calls_is_reported(driver: Driver) -> No
     tag = await begin(watch, instance)
     await driver.one("j")
     await watch.poll()  # nobody watches, others do
-    news = await reported(watch, tag, instance)
-    assert news is not None
-    assert news.changed == [instance]
+    changes = await reported(watch, tag, instance)
+    assert changes is not None
+    assert changes.changed == [instance]
 
 
 async def test_newer_instances_are_reported(driver: Driver) -> None:
@@ -85,14 +85,14 @@ async def test_newer_instances_are_reported(driver: Driver) -> None:
     tag = await begin(watch, newer_than=first)
     assert await reported(watch, tag, newer_than=first) is None
     second = (await driver.start("linear")).id
-    news = await reported(watch, tag, newer_than=first)
-    assert news is not None
-    assert news.newer == 1
-    assert await reported(watch, news.tag, newer_than=second) is None
+    changes = await reported(watch, tag, newer_than=first)
+    assert changes is not None
+    assert changes.newer == 1
+    assert await reported(watch, changes.tag, newer_than=second) is None
     third = [(await driver.start("linear")).id for _ in range(3)][-1]
-    news = await reported(watch, news.tag, newer_than=first)
-    assert news is not None
-    assert news.newer == 4
+    changes = await reported(watch, changes.tag, newer_than=first)
+    assert changes is not None
+    assert changes.newer == 4
     begun = await watch.wait(None, [], second, 0)
     assert begun is not None
     assert begun.newer == 3
@@ -110,13 +110,13 @@ async def test_one_call_tells_changes_and_the_overview(driver: Driver) -> None:
     assert await reported(watch, first.tag, instance, overview="15m") is None  # only its time is another one
     await driver.start("linear")
     overview.forget()
-    news = await reported(watch, first.tag, instance, overview="15m")
-    assert news is not None
-    assert news.changed == []
-    assert news.overview is not None
-    assert news.overview.open.count == 2
+    changes = await reported(watch, first.tag, instance, overview="15m")
+    assert changes is not None
+    assert changes.changed == []
+    assert changes.overview is not None
+    assert changes.overview.open.count == 2
     await driver.complete(await driver.one("j"))
-    change = await reported(watch, news.tag, instance, overview="15m")  # the overview is not two seconds old
+    change = await reported(watch, changes.tag, instance, overview="15m")  # the overview is not two seconds old
     assert change is not None
     assert (change.changed, change.overview) == ([instance], None)
 
@@ -136,9 +136,9 @@ async def test_a_newcomers_overview_is_told_to_others(driver: Driver) -> None:
             nursery.start_soon(wait)
             await trio.testing.wait_all_tasks_blocked()
             await begin(watch, overview="1h")
-    (news,) = found
-    assert news is not None
-    assert news.overview is not None
+    (changes,) = found
+    assert changes is not None
+    assert changes.overview is not None
     assert await reported(watch, tag, overview="24h") is not None
     assert not watch._ranges
     with pytest.raises(BadRequest, match="range"):
@@ -174,7 +174,7 @@ async def test_nobody_who_watches_costs_no_look(driver: Driver) -> None:
     tag = await begin(watch, instance)
     with trio.move_on_after(0.01):
         await watch.wait(tag, [instance], None, 30)
-    assert (watch._parked, len(watch._watched)) == (0, 0)
+    assert (watch._pending, len(watch._watched)) == (0, 0)
     async with trio.open_nursery() as nursery:
         watch._wanted = trio.Event()
         nursery.start_soon(watch.step)

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import trio
 import trio.testing
 
-from penstock.net.accept import ACCEPTED_PER_TURN, accept_connections
+from penstock.net.accept import ACCEPTED_PER_ITERATION, accept_connections
 
 
 class Door(trio.abc.Instrument):
@@ -55,8 +55,8 @@ async def test_accepting_speeds_up_for_crowds_and_not_single_clients() -> None:
             nursery.start_soon(accept_connections, listener, door.wait_for_place, door.start)
             await door.wait_accepted(200)
             assert door.by_turn[:7] == [1, 2, 4, 8, 16, 32, 64]  # processes that share the socket each take their part
-            assert max(door.by_turn) == ACCEPTED_PER_TURN
-            assert len(door.by_turn) <= 6 + 200 / ACCEPTED_PER_TURN + 1
+            assert max(door.by_turn) == ACCEPTED_PER_ITERATION
+            assert len(door.by_turn) <= 6 + 200 / ACCEPTED_PER_ITERATION + 1
             await trio.testing.wait_all_tasks_blocked()
             come(1)
             await door.wait_accepted(201)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from penstock.http import HttpServer, listen
 from penstock.http.asgi import Receive, Scope, Send
 from penstock.http.connection import Phase
-from penstock.http.server import CLOSED_PER_TURN, EXPIRED_PER_TURN
+from penstock.http.server import CLOSED_PER_ITERATION, EXPIRED_PER_ITERATION
 from tests.http.apps import Parked, answer, echo, read_body
 from tests.http.conftest import Serve, in_memory
 from tests.http.raw import chunked, get, post
@@ -256,7 +256,7 @@ async def test_thousands_of_slow_heads_end_in_slices(autojump_clock: trio.testin
         await trio.sleep(10)
         server._connections.difference_update(connections)  # type: ignore[arg-type] - as above
     in_one_turn = Counter(connection.ended_in for connection in connections)
-    assert max(in_one_turn.values()) <= EXPIRED_PER_TURN
+    assert max(in_one_turn.values()) <= EXPIRED_PER_ITERATION
 
 
 async def test_waiting_calls_of_thousands_expire_in_slices(autojump_clock: trio.testing.MockClock) -> None:
@@ -296,7 +296,7 @@ async def test_waiting_calls_of_thousands_expire_in_slices(autojump_clock: trio.
         server._connections.difference_update(connections)  # type: ignore[arg-type] - as above
     in_one_turn = Counter(connection.call.ended_in for connection in connections)
     assert 0 not in in_one_turn
-    assert max(in_one_turn.values()) <= EXPIRED_PER_TURN
+    assert max(in_one_turn.values()) <= EXPIRED_PER_ITERATION
     assert max(in_one_turn) - min(in_one_turn) < 100
 
 
@@ -327,7 +327,7 @@ async def test_clients_that_leave_together_are_let_go_in_slices() -> None:
                     await trio.lowlevel.checkpoint()
             trio.lowlevel.remove_instrument(gone)
             nursery.cancel_scope.cancel()
-    assert 0 < gone.most <= CLOSED_PER_TURN
+    assert 0 < gone.most <= CLOSED_PER_ITERATION
 
 
 async def test_headers_at_their_time_out_get_one_more(

@@ -17,7 +17,7 @@ from penstock.http import HttpLimits, HttpServer
 from penstock.http.asgi import ON_PROVED, Receive, Scope, Send
 from penstock.http.hypercorn_seam import HypercornServer
 from penstock.http.listen import listen
-from penstock.net.accept import BEGUN_PER_TURN, CHECKED_PER_ITERATION, CROWD_CONNECTIONS, Door, Guest
+from penstock.net.accept import BEGUN_PER_ITERATION, CHECKED_PER_ITERATION, CROWD_CONNECTIONS, Door, Guest
 from penstock.rpc.health import Health
 from penstock.rpc.limits import RpcLimits
 from penstock.rpc.server import GrpcServer
@@ -310,7 +310,7 @@ async def test_ever_new_hosts_shut_none_out() -> None:
 async def test_as_long_as_some_make_room_fewer_are_served_in_a_turn() -> None:
     async with crowded(per_host=CROWD_CONNECTIONS) as lobby:
         pace = lobby.door._pace
-        assert pace == BEGUN_PER_TURN
+        assert pace == BEGUN_PER_ITERATION
         for _ in range(100):
             lobby.come("greedy", "10.0.0.1")
         assert lobby.door._pace == 1

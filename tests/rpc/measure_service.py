@@ -76,7 +76,7 @@ async def stream(client: RawClient, instances: int, credit: int) -> int:
     outcomes = 0
     while outcomes < left:
         while len(answer.data) < 5 or len(answer.data) < 5 + int.from_bytes(answer.data[1:5], "big"):
-            await answer.news.wait()
+            await answer.changes.wait()
         size = int.from_bytes(answer.data[1:5], "big")
         found = decode_message(bytes(answer.data[5 : 5 + size]), w.WorkResponse)
         del answer.data[: 5 + size]

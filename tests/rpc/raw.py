@@ -45,7 +45,7 @@ class Answer:
     data: bytearray = field(default_factory=bytearray)
     reset: int | None = None
     done: trio.Event = field(default_factory=trio.Event)
-    news: trio.Event = field(default_factory=trio.Event)
+    changes: trio.Event = field(default_factory=trio.Event)
 
     @property
     def status(self) -> int:
@@ -127,7 +127,7 @@ class RawClient:
         self.changed.set()
         for answer in self.answers.values():
             answer.done.set()
-            answer.news.set()
+            answer.changes.set()
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, ConnectionTerminated):
@@ -152,8 +152,8 @@ class RawClient:
         elif isinstance(event, StreamReset):
             answer.reset = answer.reset if answer.done.is_set() else event.error_code
             answer.done.set()
-        answer.news.set()
-        answer.news = trio.Event()
+        answer.changes.set()
+        answer.changes = trio.Event()
 
     async def open(self, path: str, *, end: bool = False, body: bytes = b"", **headers: str) -> int:
         """With a ``body`` all of it in one send, as most clients do."""
@@ -195,7 +195,7 @@ class RawClient:
     async def messages(self, stream_id: int, count: int) -> list[bytes]:
         answer = self.answers[stream_id]
         while len(answer.messages) < count and not answer.done.is_set():
-            await answer.news.wait()
+            await answer.changes.wait()
         return answer.messages
 
     async def call(self, path: str, message: bytes = b"", **headers: str) -> Answer:

@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from penstock.engine.queues.journal_items import RULES, MailboxNews
+from penstock.engine.queues.journal_items import RULES, MailboxNotice
 from penstock.engine.requests import ids
 from penstock.errors import Unavailable
 from penstock.rpc.run_stream_handler import RunStreamHandler
@@ -23,7 +23,7 @@ class HandlerOfRuns:
     """One whose stream has no runs, and whose engine can't read any; `told` is mail for it."""
 
     def __init__(self) -> None:
-        self._changed, self._reported = trio.open_memory_channel[list[MailboxNews]](10)
+        self._changed, self._reported = trio.open_memory_channel[list[MailboxNotice]](10)
         self.granted: list[str] = []
         journal = SimpleNamespace(
             open_mailbox=lambda holder: None, close_mailbox=lambda holder: None, wait_mailbox=self._wait_mailbox
@@ -38,7 +38,7 @@ class HandlerOfRuns:
         self.is_away = False
         self.handler = RunStreamHandler(cast(Any, engine), cast(Any, jobs), lambda: None, RULES)
 
-    async def _wait_mailbox(self, holder: str) -> list[MailboxNews]:
+    async def _wait_mailbox(self, holder: str) -> list[MailboxNotice]:
         return await self._reported.receive()
 
     async def _claimed(self, jobs: list[Job]) -> Any:
@@ -48,7 +48,7 @@ class HandlerOfRuns:
 
     async def mail(self, instance: int) -> list[w.RunMail]:
         """What the executor is told when somebody writes to that run."""
-        await self._changed.send([MailboxNews("e1.00/w-1", instance, 1)])
+        await self._changed.send([MailboxNotice("e1.00/w-1", instance, 1)])
         await trio.testing.wait_all_tasks_blocked()
         message = w.WorkResponse()
         self.handler.compose(message)

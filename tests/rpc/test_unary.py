@@ -222,7 +222,7 @@ async def test_no_answer_or_two_are_an_internal_error() -> None:
 async def test_a_stream_may_send_its_headers_before_anything_else() -> None:
     async with running(more=[Odd()]) as run, run.client() as client:
         stream_id = await client.open("/t.T/HeadersFirst", end=True)
-        await client.answers[stream_id].news.wait()
+        await client.answers[stream_id].changes.wait()
         assert client.answers[stream_id].headers == {":status": "200", "content-type": "application/grpc"}
         assert not client.answers[stream_id].done.is_set()
 

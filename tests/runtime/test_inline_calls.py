@@ -17,7 +17,7 @@ import trio
 
 from penstock.access.gate import Gate
 from penstock.access.limits import CallLimits
-from penstock.engine.jobs.inline_jobs import ParkedPoll
+from penstock.engine.jobs.inline_jobs import PendingPoll
 from penstock.engine.queues.activity import Activity
 from penstock.errors import Unavailable
 from penstock.http import HttpServer, listen
@@ -380,7 +380,7 @@ class Parked:
         await wait_until(self.is_parked)
         assert self.both.taken == [True]
         (waiter,) = self.engine.engine.polls.waiters.idle_for("work")
-        assert isinstance(waiter, ParkedPoll)
+        assert isinstance(waiter, PendingPoll)
 
     async def is_answered(self) -> bool:
         return bool(self.answers)
@@ -447,7 +447,7 @@ async def test_a_parked_poll_waits_for_a_statement_under_way(engine: LocalEngine
         monkeypatch.setattr(polls.deliveries, "deliver_all", late)
         await engine.start("linear")
         (waiter,) = polls.waiters.idle_for("work")
-        assert isinstance(waiter, ParkedPoll)
+        assert isinstance(waiter, PendingPoll)
 
         async def is_ending() -> bool:
             return waiter.ending

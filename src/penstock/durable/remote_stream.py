@@ -24,7 +24,7 @@ from penstock.wire.protobuf import DecodeError
 MESSAGE_MAX_BYTES: Final = 1024 * 1024
 """An engine takes messages of 4 MiB by default; of one item that is larger a message is made all the same."""
 MESSAGE_MAX_ITEMS: Final = 500
-GATHER_TURNS: Final = 2
+GATHER_ITERATIONS: Final = 2
 """Tasks that have something for the next message get so many turns to say so."""
 
 Item: TypeAlias = w.RunAppend | w.RunPark | w.RunFinish | w.RunRead | w.RunChild | w.RunExtend
@@ -143,7 +143,7 @@ class Link:
         await self._call.send(encode_message(message))
         while True:
             await self._changed.wait()
-            for _ in range(GATHER_TURNS):
+            for _ in range(GATHER_ITERATIONS):
                 await trio.lowlevel.checkpoint()
             self._changed = trio.Event()
             changes = self._credit.changes([self._intake])

@@ -58,7 +58,7 @@ class Run(Generic[R]):
         id: str,
         instance_id: str,
         runs: Callable[[], CallerRuns],
-        news: RunEnds,
+        known_ends: RunEnds,
         workflow: Workflow[..., R] | None = None,
         *,
         is_new: bool = False,
@@ -70,8 +70,8 @@ class Run(Generic[R]):
         self.id, self.instance_id = id, instance_id
         self.deduplicated = deduplicated
         """Whether ``dedupe`` or ``debounce`` answered a start with this run, which was there before."""
-        self._runs, self._run_ends, self._workflow = runs, news, workflow
-        self._awaited = news.of(instance_id)
+        self._runs, self._run_ends, self._workflow = runs, known_ends, workflow
+        self._awaited = known_ends.of(instance_id)
 
     def __repr__(self) -> str:
         return f"<Run {self.id}>"

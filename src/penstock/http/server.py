@@ -26,11 +26,11 @@ from penstock.loop.waking import TasklessQueue
 from penstock.net.accept import Door, Guest, PerAddress
 from penstock.net.tls import Tls, TlsStream, accept_tls, names_of
 
-EXPIRED_PER_TURN = 20
+EXPIRED_PER_ITERATION = 20
 """Connections whose time is over that are ended in one turn of the loop: 4 ms. Of 10,000 it comes at once."""
-CLOSED_PER_TURN = 20
+CLOSED_PER_ITERATION = 20
 """Connections that are closed in one turn: 3,000 clients that left together took three turns of 0.1 s."""
-POLLS_PER_TURN = 16
+POLLS_PER_ITERATION = 16
 """At what has come, as long as most of it are clients that left: 1,000 of them in 2 ms."""
 
 log = get_logger(__name__)
@@ -62,7 +62,7 @@ class HttpServer:
         self.timed_out_total = 0
         self._accepted_total = 0
         self._connections: set[HttpConnection] = set()
-        self._closing = trio.CapacityLimiter(CLOSED_PER_TURN)
+        self._closing = trio.CapacityLimiter(CLOSED_PER_ITERATION)
         self._door = Door(
             self.limits.max_connections,
             unproved_per_host=self.limits.max_unproved_per_address,
@@ -98,7 +98,7 @@ class HttpServer:
             background.start_soon(self._calls.run)
             background.start_soon(self._door.run)
             if HAVE_EPOLL:
-                self._poller = Poller(POLLS_PER_TURN if self._tls is None else 1)
+                self._poller = Poller(POLLS_PER_ITERATION if self._tls is None else 1)
                 background.start_soon(self._poller.run)
             async with trio.open_nursery() as connections, trio.open_nursery() as accepting:
 
@@ -242,7 +242,7 @@ class HttpServer:
             waits = connection.phase is Phase.ANSWERING  # its call is only noted
             await connection.expire()
             ended += not waits
-            if ended == EXPIRED_PER_TURN:  # each has a refusal to write then: others have their turn between
+            if ended == EXPIRED_PER_ITERATION:  # each has a refusal to write then: others have their turn between
                 ended = 0
                 await trio.lowlevel.checkpoint()
 
@@ -250,7 +250,7 @@ class HttpServer:
 async def _expire_calls(calls: Sequence[tuple[float, InlineConnection]]) -> None:
     for count, (deadline, direct) in enumerate(calls, 1):
         # one that is late costs no turn of the loop of its own: of a crowd the last would wait for all of them
-        if deadline > trio.current_time() or count % EXPIRED_PER_TURN == 0:
+        if deadline > trio.current_time() or count % EXPIRED_PER_ITERATION == 0:
             await trio.sleep_until(deadline)
         direct.expire(deadline)
 

@@ -48,10 +48,10 @@ def has_input(sock: socket.socket | trio.socket.SocketType) -> bool:
 class Poller:
     """For one `run` only."""
 
-    def __init__(self, polls_per_turn: int = 1) -> None:
+    def __init__(self, polls_per_iteration: int = 1) -> None:
         """As many looks one after the other, as long as most of what is found are clients that left: who asks may stand
         behind thousands of them. For listeners that only note it."""
-        self._polls_per_turn = polls_per_turn
+        self._polls_per_iteration = polls_per_iteration
         self._epoll = select.epoll()
         self._listeners: dict[int, Listener] = {}
         self.now = 0.0
@@ -89,7 +89,7 @@ class Poller:
             return
         self.now = trio.current_time()
         left = EVENTS_PER_POLL
-        for _ in range(self._polls_per_turn):
+        for _ in range(self._polls_per_iteration):
             found = self._epoll.poll(0, EVENTS_PER_POLL)
             for fd, events in found:
                 hung_up = events & ~select.EPOLLIN != 0

@@ -45,7 +45,7 @@ _CLIENT_GONE = frozenset(
 )
 
 
-ACCEPTED_PER_TURN = 64
+ACCEPTED_PER_ITERATION = 64
 """Of a crowd at the door, in one turn of the loop (2 ms): one a turn, and the last waits for as many turns. A crowd
 that comes faster than it is let in fills the kernel's queue, which then drops whoever comes."""
 
@@ -58,7 +58,7 @@ OTHERS_EVERY = 4
 HELD_POLL_S = 0.5
 HELD_BEGUN_S = 1.0
 """Who has sent a part of a request so long ago is served in its turn: its body may be on its way for longer."""
-BEGUN_PER_TURN = 16
+BEGUN_PER_ITERATION = 16
 """Of those at the door who may be served, in one turn of the loop: one that asks for nothing then costs 1 ms. Fewer,
 down to one, as long as connections have to make room."""
 PEEK_BYTES = 16 * 1024
@@ -292,7 +292,7 @@ class Door:
         self._poller: Poller | None = None
         self._listeners: dict[Guest, Callable[[bool], None]] = {}  # of those who are HELD
         self._any_ready = trio.Event()
-        self._pace = BEGUN_PER_TURN
+        self._pace = BEGUN_PER_ITERATION
         self._closed = False
         self._gone = deque[Guest]()  # clients that left before anybody served them
         self._any_gone = trio.Event()
@@ -347,7 +347,7 @@ class Door:
 
     def on_proved(self, guest: Guest) -> None:
         """See `Guest.prove`."""
-        self._pace = min(self._pace + 1, BEGUN_PER_TURN)
+        self._pace = min(self._pace + 1, BEGUN_PER_ITERATION)
         self.forget(guest)
 
     def forget(self, guest: Guest) -> None:
@@ -605,4 +605,4 @@ async def accept_connections(
                         raise
                 else:
                     start(connected, address)
-            count = 1 if left else min(2 * count, ACCEPTED_PER_TURN)
+            count = 1 if left else min(2 * count, ACCEPTED_PER_ITERATION)

@@ -20,7 +20,7 @@ import msgspec
 from penstock.access.gate import Gate, reason_of
 from penstock.access.identity import Identity
 from penstock.api.permission import Permission
-from penstock.engine.jobs.inline_jobs import InlineJobs, KnownPoll, ParkedPoll
+from penstock.engine.jobs.inline_jobs import InlineJobs, KnownPoll, PendingPoll
 from penstock.engine.queues.claims import ClaimItem
 from penstock.engine.queues.fast_path import FastCompletion
 from penstock.engine.requests.answers import COPIES, AnswerMemory, MemoryReservation, current_reservation
@@ -163,8 +163,8 @@ class InlineCall:
         "_headers",
         "_item",
         "_job_id",
-        "_parked",
         "_path",
+        "_pending",
         "_poll",
         "_proofs",
         "_reservation",
@@ -178,7 +178,7 @@ class InlineCall:
         self._wire = wire
         self._reservation = MemoryReservation(routes.memory)
         self._item: ClaimItem | FastCompletion | StartItem | None = None
-        self._parked: ParkedPoll | None = None
+        self._pending: PendingPoll | None = None
         self._fault: Reply | None = None  # to a call that could not be begun
         self._path = _POLL_PATH  # of the call, as its handler's is called
         self._poll: KnownPoll | None = None
@@ -246,10 +246,10 @@ class InlineCall:
         now = wire.now
         if self._gate is not None or not (poll.waits and wire.waits_until(now + poll.wait_s)):
             return False  # with a gate it is watched whether its proof still counts
-        self._parked = self._routes.jobs.park(poll, self._reservation, self, now)
-        if self._parked is not None and wire.peer_gone:  # nobody tells of it again
+        self._pending = self._routes.jobs.park(poll, self._reservation, self, now)
+        if self._pending is not None and wire.peer_gone:  # nobody tells of it again
             wire.go_on_soon()
-        return self._parked is not None
+        return self._pending is not None
 
     def _begin_start(self, body: bytes) -> StartItem | None:
         starts, caller = self._routes.starts, self._caller
@@ -285,8 +285,8 @@ class InlineCall:
         """Answer, if there is an answer."""
         item, routes = self._item, self._routes
         if item is None:
-            if self._parked is not None:
-                self._go_on_parked(self._parked, ends=False)
+            if self._pending is not None:
+                self._go_on_pending(self._pending, ends=False)
             else:
                 self._answer_fault()
             return
@@ -353,25 +353,25 @@ class InlineCall:
 
     def expire(self) -> None:
         """A poll has waited for as long as it may."""
-        if self._parked is not None:
-            self._go_on_parked(self._parked, ends=True)
+        if self._pending is not None:
+            self._go_on_pending(self._pending, ends=True)
 
-    def _go_on_parked(self, parked: ParkedPoll, *, ends: bool) -> None:
+    def _go_on_pending(self, pending: PendingPoll, *, ends: bool) -> None:
         """Answer a poll that waits, if it is over. Raises nothing: other calls go on in the same turn."""
         routes, wire = self._routes, self._wire
         status, body = 200, b""
         try:
-            found = routes.jobs.take(parked, ends=ends, gone=wire.is_gone())
+            found = routes.jobs.take(pending, ends=ends, gone=wire.is_gone())
             if found is None:
                 return
-            self._parked = None
+            self._pending = None
             if self._reservation.bytes > COPIES * ENCODED_AT_ONCE_BYTES:
                 wire.leave(self._large(found))
                 return
             body = b'{"jobs":%b}' % _encode(found)
         except Exception as error:
-            self._parked = None
-            routes.jobs.unpark(parked)
+            self._pending = None
+            routes.jobs.unpark(pending)
             reply = bug(error, "POST", _POLL_PATH)
             status, body = reply.status, reply.body or b""
         self._answer(status, routes.with_json, body)
@@ -391,12 +391,12 @@ class InlineCall:
     def abandon(self) -> None:
         """The connection ends. Idempotent."""
         item, self._item = self._item, None
-        parked, self._parked = self._parked, None
+        pending, self._pending = self._pending, None
         fault, self._fault = self._fault, None
-        if item is not None or parked is not None or fault is not None:
+        if item is not None or pending is not None or fault is not None:
             self._routes.observe(self._path, CLIENT_GONE_STATUS, perf_counter() - self._started)
-        if parked is not None:
-            self._routes.jobs.unpark(parked)
+        if pending is not None:
+            self._routes.jobs.unpark(pending)
         if isinstance(item, ClaimItem):
             self._routes.jobs.release(item)
         elif item is not None:

@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 _LOST = GRPCError(Status.CANCELLED, "the connection was lost")
 _NO_ANSWER = "a unary handler sent no answer"
 _UNKNOWN_METHOD = "unknown"  # a client can name any path; a metric must not grow with it
-PINGED_PER_TURN = 20
+PINGED_PER_ITERATION = 20
 """Connections that are pinged or ended in one turn of the loop, for their silence: 4 ms. Of 10,000 it comes at once."""
 
 
@@ -275,7 +275,7 @@ class GrpcServer:
         for connection in list(self._connections):
             if connection in self._connections and connection.keep_alive(now):
                 busy += 1
-                if busy % PINGED_PER_TURN == 0:
+                if busy % PINGED_PER_ITERATION == 0:
                     await trio.lowlevel.checkpoint()
 
     async def _secure(self, stream: trio.abc.Stream, guest: Guest | None) -> trio.abc.Stream | None:

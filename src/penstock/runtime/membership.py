@@ -19,7 +19,7 @@ import trio
 from penstock import __version__
 from penstock.engine.engine import Engine
 from penstock.engine.queues.events import Events
-from penstock.engine.queues.journal_items import WATCH, MailboxNews
+from penstock.engine.queues.journal_items import WATCH, MailboxNotice
 from penstock.engine.queues.losses import Loss
 from penstock.errors import Conflict
 from penstock.log.log import get_logger
@@ -44,7 +44,7 @@ KEYS_MAX_ITEMS = 100
 """Of flow keys, told with one wake-up; walks come to the others."""
 
 log = get_logger(__name__)
-_read_mailbox = msgspec.json.Decoder(list[MailboxNews]).decode
+_read_mailbox = msgspec.json.Decoder(list[MailboxNotice]).decode
 _read_keys = msgspec.json.Decoder(list[tuple[str, str]]).decode
 _read_instances = msgspec.json.Decoder(list[int]).decode
 _read_losses = msgspec.json.Decoder(list[Loss]).decode
@@ -71,7 +71,7 @@ class Membership:
         self._queued: set[str] = set()
         self._keys: dict[tuple[str, str], None] = {}
         self._losses: list[Loss] = []
-        self._mail: dict[tuple[str, int, bool], MailboxNews] = {}
+        self._mail: dict[tuple[str, int, bool], MailboxNotice] = {}
         self._changed: dict[int, None] = {}  # runs that show something else, for those who wait elsewhere
         self._deaths = Deaths()
         self._timer_s: float | None = None
@@ -246,7 +246,7 @@ class Membership:
             payloads.append(f"{self._tag} t {timer_s:.3f}")
         return payloads
 
-    def _json_payloads(self, kind: str, things: Iterable[Loss | MailboxNews | tuple[str, str] | int]) -> list[str]:
+    def _json_payloads(self, kind: str, things: Iterable[Loss | MailboxNotice | tuple[str, str] | int]) -> list[str]:
         texts = [""]
         for thing in things:
             text = msgspec.json.encode(thing).decode()
@@ -294,7 +294,7 @@ class Membership:
             self._losses.append(loss)
             self._wake.set()
 
-    def _on_mailbox(self, mail: MailboxNews) -> None:
+    def _on_mailbox(self, mail: MailboxNotice) -> None:
         if self.others and len(self._mail) < LOSSES_MAX_ITEMS:
             self._mail[mail.holder, mail.instance, mail.mail == WATCH] = mail
             self._wake.set()
@@ -322,7 +322,7 @@ def _on_notices(engine: Engine, kind: str, text: str) -> None:
             engine.journal.receive(mail)
     elif kind == "v":
         for instance in _read_instances(text):
-            engine.journal.news.notify(instance)
+            engine.journal.subscribers.notify(instance)
 
 
 def _too_old(needed: int) -> str:

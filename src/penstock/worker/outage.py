@@ -45,10 +45,10 @@ class Outage:
         self.away = True
         return pause_s
 
-    def over(self, news: str = "") -> None:
+    def over(self, message: str = "") -> None:
         """The engine has answered; ``news`` for the log, if it had not before."""
-        if self.away and news:
-            LOGGER.info(news)
+        if self.away and message:
+            LOGGER.info(message)
         self.away = False
         self._log_at = -math.inf
         self._pauses.reset()

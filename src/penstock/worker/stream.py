@@ -38,7 +38,7 @@ from penstock.worker.transport import EXCHANGE_TIMEOUT_S, NO_JOBS, EngineReports
 # An engine takes messages of 4 MiB by default; many small ones cost more than a few of this size.
 MESSAGE_BYTES = 1024 * 1024
 # Tasks that have something for the next message get so many turns to say so.
-GATHER_TURNS = 2
+GATHER_ITERATIONS = 2
 # After that without a refusal a stream counts as taken.
 TAKEN_LATEST_S = 5.0
 
@@ -132,7 +132,7 @@ class _Stream:
         await self._call.send(encode_message(first))
         while True:
             await self._changed.wait()
-            for _ in range(GATHER_TURNS):
+            for _ in range(GATHER_ITERATIONS):
                 await anyio.lowlevel.checkpoint()
             self._changed = anyio.Event()
             await self._send_what_is_there()

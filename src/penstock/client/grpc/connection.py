@@ -160,12 +160,12 @@ class Connection:
         try:
             while not ready():
                 if self._reading:
-                    news = anyio.Event()
-                    self._waiting[news] = call
+                    woken = anyio.Event()
+                    self._waiting[woken] = call
                     try:
-                        await news.wait()
+                        await woken.wait()
                     finally:
-                        del self._waiting[news]
+                        del self._waiting[woken]
                 else:
                     await self._read()
         finally:
@@ -177,9 +177,9 @@ class Connection:
             next(iter(self._waiting)).set()
 
     def _wake(self, call: GrpcCall | None) -> None:
-        for news, waits_for in self._waiting.items():
+        for woken, waits_for in self._waiting.items():
             if call is None or waits_for is call:
-                news.set()
+                woken.set()
 
     async def _read(self) -> None:
         """Take in what comes next. Cancel-safe: bytes are taken in whole or not at all."""

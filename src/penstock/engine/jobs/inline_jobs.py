@@ -54,7 +54,7 @@ class Parker(Protocol):
         ...
 
 
-class ParkedPoll(Waiter):
+class PendingPoll(Waiter):
     """A poll that waits without a task. Its jobs leave in the turn of the loop in which their commit was heard of."""
 
     __slots__ = ("caller",)
@@ -150,41 +150,41 @@ class InlineJobs:
         item.waiter.closed = True
         self._polls.releases.release_jobs(item.waiter.jobs)
 
-    def park(self, poll: KnownPoll, reservation: MemoryReservation, caller: Parker, now: float) -> ParkedPoll | None:
+    def park(self, poll: KnownPoll, reservation: MemoryReservation, caller: Parker, now: float) -> PendingPoll | None:
         """Let the poll wait for jobs that come to be, or are found in the queue; None where it would be refused, or
         answered at once. Its end is the caller's to know."""
         polls = self._polls
         if polls.draining or not polls.may_scan(poll.types):
             return None
-        parked = ParkedPoll(poll, reservation, caller)
-        if not polls.park_if_free(parked):
+        pending = PendingPoll(poll, reservation, caller)
+        if not polls.park_if_free(pending):
             return None
         polls.activity.observe_poll(poll.worker, poll.types, now)
-        return parked
+        return pending
 
-    def take(self, parked: ParkedPoll, *, ends: bool, gone: bool) -> list[Job] | None:
+    def take(self, pending: PendingPoll, *, ends: bool, gone: bool) -> list[Job] | None:
         """What a parked poll is answered with, nothing where its client has ``gone``; None: it waits on. ``ends``: its
         time is over."""
         polls = self._polls
         if ends or gone or polls.draining:
-            parked.ending = True
-        if parked.reserved or not (parked.jobs or parked.ending):
+            pending.ending = True
+        if pending.reserved or not (pending.jobs or pending.ending):
             return None  # a statement that fills a slot is under way: its answer is near
-        polls.waiters.leave(parked)
-        polls.activity.observe_answered(parked.worker)
+        polls.waiters.leave(pending)
+        polls.activity.observe_answered(pending.worker)
         if gone:  # a client that only closed its sending side still reads
-            polls.releases.release_jobs(parked.jobs)
-            parked.jobs = []
-        if not parked.jobs:
+            polls.releases.release_jobs(pending.jobs)
+            pending.jobs = []
+        if not pending.jobs:
             self._metrics.empty_polls.inc()
-        return parked.jobs
+        return pending.jobs
 
-    def unpark(self, parked: ParkedPoll) -> None:
+    def unpark(self, pending: PendingPoll) -> None:
         """Nobody is there any more for what a parked poll has got, or may get yet."""
-        if not parked.closed:
-            self._polls.waiters.leave(parked)
-            self._polls.activity.observe_answered(parked.worker)
-            self._polls.releases.release_jobs(parked.jobs)
+        if not pending.closed:
+            self._polls.waiters.leave(pending)
+            self._polls.activity.observe_answered(pending.worker)
+            self._polls.releases.release_jobs(pending.jobs)
 
     def complete(
         self,

@@ -156,9 +156,9 @@ class JobStream:
         if not self._open or self._polls.draining or self.is_full or type_credit.free_credit <= 0:
             return
         if (
-            not type_credit.parked
+            not type_credit.pending
         ):  # also while other types have reserved the rest of the buffer: the probe finds it later
-            type_credit.parked = True
+            type_credit.pending = True
             self._polls.park(type_credit)
         if type_credit.free_slots <= 0 or type_credit.asking or self._polls.queue.known_empty(type_credit.types):
             return
@@ -211,8 +211,8 @@ class JobStream:
                 size_bytes += job_bytes
                 self._held[job.id] = job.attempt or 0
             type_credit.take(count)
-            if type_credit.parked and count:  # behind the others who wait for this type
-                type_credit.parked = False
+            if type_credit.pending and count:  # behind the others who wait for this type
+                type_credit.pending = False
                 self._polls.waiters.unpark(type_credit)
             self._unsent_jobs -= count
             if type_credit.jobs:
@@ -294,8 +294,8 @@ class JobStream:
         self._open = False
         for type_credit in self._credits.values():
             type_credit.closed = True
-            if type_credit.parked:
-                type_credit.parked = False
+            if type_credit.pending:
+                type_credit.pending = False
                 self._polls.waiters.unpark(type_credit)
             self._polls.releases.release_jobs(type_credit.jobs)
             type_credit.max_jobs = 0
@@ -316,12 +316,12 @@ class JobStream:
 class _TypeCredit(Waiter):
     """The credit of one job type: ``max_jobs`` counts free, reserved and filled slots."""
 
-    __slots__ = ("counted", "got_jobs", "parked", "stream", "version")
+    __slots__ = ("counted", "got_jobs", "pending", "stream", "version")
 
     def __init__(self, stream: JobStream, job_type: str) -> None:
         super().__init__(stream.worker, (job_type,), 0, stream.lease_s)
         self.stream = stream
-        self.parked = False
+        self.pending = False
         self.got_jobs = False
         self.version = 0
         self.counted = 0

@@ -249,6 +249,6 @@ class Activity:
             if seen.until() > now:
                 for name in seen.types[:TYPES_MAX]:
                     found.setdefault(name, set()).add(worker)
-        for name, parked in self._waiters.by_type(DEPTHS_MAX_TYPES):
-            found.setdefault(name, set()).update(parked)
+        for name, pending in self._waiters.by_type(DEPTHS_MAX_TYPES):
+            found.setdefault(name, set()).update(pending)
         return {name: len(workers) for name, workers in found.items()}

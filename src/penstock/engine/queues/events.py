@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Generic, ParamSpec
 
-from penstock.engine.queues.journal_items import MailboxNews
+from penstock.engine.queues.journal_items import MailboxNotice
 from penstock.engine.queues.losses import Loss
 
 P = ParamSpec("P")
@@ -42,7 +42,7 @@ class Events:
         """A timer was armed that is due before all others, in so many seconds."""
         self.lost: Broadcast[[Loss]] = Broadcast()
         """A job was taken from its worker."""
-        self.mailed: Broadcast[[MailboxNews]] = Broadcast()
+        self.mailed: Broadcast[[MailboxNotice]] = Broadcast()
         """A run that somebody holds has mail."""
         self.run_changed: Broadcast[[int]] = Broadcast()
         """A run shows something else, which somebody waits for at another engine."""

@@ -20,7 +20,7 @@ __all__ = [
     "ExtendedRun",
     "JournalPage",
     "JournalRow",
-    "MailboxNews",
+    "MailboxNotice",
     "NewRecord",
     "Placed",
     "RecordKind",
@@ -162,7 +162,7 @@ WATCH: Final = 0
 """In place of how much mail there is: somebody waits for what the run shows."""
 
 
-class MailboxNews(NamedTuple):
+class MailboxNotice(NamedTuple):
     """News for an executor: others wrote into the journal of a run that it holds. ``mail`` is how much there is now, or
     `WATCH`."""
 

@@ -35,12 +35,12 @@ class Loss(NamedTuple):
 class Losses:
     """What workers are to be told, by worker. ``told`` hears of what this engine finds itself."""
 
-    def __init__(self, max_parked: int, on_loss: Callable[[Loss], None] = lambda loss: None) -> None:
+    def __init__(self, max_pending: int, on_loss: Callable[[Loss], None] = lambda loss: None) -> None:
         self._on_loss = on_loss
-        self._max_parked = max_parked
+        self._max_pending = max_pending
         self._kept: OrderedDict[Loss, float] = OrderedDict()
         self._by_worker: dict[str, dict[Loss, None]] = {}
-        self._parked: dict[str, set[trio.Event]] = {}
+        self._pending: dict[str, set[trio.Event]] = {}
         self._pollers: OrderedDict[str, frozenset[str] | None] = OrderedDict()
         self._count = 0
         self._draining = False
@@ -63,7 +63,7 @@ class Losses:
             self._by_worker.setdefault(loss.worker, {})[loss] = None
         if len(self._kept) > KEPT_MAX_ITEMS:
             self._forget(next(iter(self._kept)))
-        for event in self._parked.get(loss.worker, ()):
+        for event in self._pending.get(loss.worker, ()):
             event.set()
 
     def remember_poller(self, worker: str, caller: Identity | None) -> None:
@@ -85,7 +85,7 @@ class Losses:
 
     async def wait(self, worker: str, wait_s: float) -> list[Loss]:
         """News for a worker, waiting up to ``wait_s`` seconds while there is none. It is told once."""
-        if worker not in self._by_worker and wait_s > 0 and not self._draining and self._count < self._max_parked:
+        if worker not in self._by_worker and wait_s > 0 and not self._draining and self._count < self._max_pending:
             await self._park(worker, wait_s)
         found = list(self._by_worker.get(worker, ()))[:ANSWER_MAX_ITEMS]
         for loss in found:
@@ -95,22 +95,22 @@ class Losses:
     def drain(self) -> None:
         """Answer everybody, now and from now on at once."""
         self._draining = True
-        for events in self._parked.values():
+        for events in self._pending.values():
             for event in events:
                 event.set()
 
     async def _park(self, worker: str, wait_s: float) -> None:
         event = trio.Event()
-        self._parked.setdefault(worker, set()).add(event)
+        self._pending.setdefault(worker, set()).add(event)
         self._count += 1
         try:
             with trio.move_on_after(wait_s):
                 await event.wait()
         finally:
             self._count -= 1
-            self._parked[worker].discard(event)
-            if not self._parked[worker]:
-                del self._parked[worker]
+            self._pending[worker].discard(event)
+            if not self._pending[worker]:
+                del self._pending[worker]
 
     def _forget(self, loss: Loss) -> None:
         del self._kept[loss]

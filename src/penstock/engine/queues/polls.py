@@ -87,7 +87,7 @@ class Polls:
         )
         self.draining = False
         self._wake = trio.Event()
-        self._parked = trio.Event()
+        self._pending = trio.Event()
 
     # -- the poll itself
 
@@ -151,7 +151,7 @@ class Polls:
     def park(self, waiter: Waiter) -> None:
         """Let direct dispatch and the probe find the waiter."""
         self.waiters.park(waiter)
-        self._parked.set()
+        self._pending.set()
 
     def _wake_if_stale(self, types: Sequence[str]) -> None:
         if not self.queue.known_empty(types):
@@ -217,8 +217,8 @@ class Polls:
     async def wait_probe(self) -> None:
         """Wait until `probe_once` has something to do."""
         while not len(self.waiters):
-            await self._parked.wait()
-            self._parked = trio.Event()
+            await self._pending.wait()
+            self._pending = trio.Event()
         interval_ends = trio.current_time() + self._settings.ready_probe_interval_seconds
         with trio.move_on_at(min(interval_ends, self.claims.fairness_order.next_opening(self.waiters.types()))):
             await self._wake.wait()

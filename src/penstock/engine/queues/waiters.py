@@ -20,7 +20,7 @@ POLL_BYTES: Final = 1_000
 """Of a parked poll, without its types."""
 WANTED_BYTES: Final = 250
 """Of each type that a poll names, beside the name."""
-PARKED_TYPES_MAX_COUNT: Final = 10_000
+PENDING_TYPES_MAX_COUNT: Final = 10_000
 """Job types that all parked polls may name together."""
 TYPE_BYTES: Final = 800
 """Of a type that somebody waits for."""
@@ -100,7 +100,7 @@ class Waiters:
         self._memory = memory
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._parked: dict[str, OrderedDict[Waiter, None]] = {}
+        self._pending: dict[str, OrderedDict[Waiter, None]] = {}
         self._count = 0
 
     def __len__(self) -> int:
@@ -114,8 +114,8 @@ class Waiters:
     def fits(self, waiter: Waiter) -> bool:
         """Return whether there is room to park the poll: in bytes, and in job types, for the probe looks for all of
         them."""
-        new = sum(name not in self._parked for name in waiter.types)
-        if new and len(self._parked) + new > PARKED_TYPES_MAX_COUNT:
+        new = sum(name not in self._pending for name in waiter.types)
+        if new and len(self._pending) + new > PENDING_TYPES_MAX_COUNT:
             return False
         return self._bytes + _size_bytes(waiter) + new * TYPE_BYTES <= self._max_bytes
 
@@ -124,11 +124,11 @@ class Waiters:
         self._count += 1
         self._bytes += _size_bytes(waiter)
         for name in waiter.types:
-            parked = self._parked.get(name)
-            if parked is None:
-                parked = self._parked[name] = OrderedDict()
+            pending = self._pending.get(name)
+            if pending is None:
+                pending = self._pending[name] = OrderedDict()
                 self._bytes += TYPE_BYTES
-            parked[waiter] = None
+            pending[waiter] = None
 
     def leave(self, waiter: Waiter) -> None:
         """The poll is answered or its caller went away."""
@@ -140,19 +140,19 @@ class Waiters:
         self._count -= 1
         self._bytes -= _size_bytes(waiter)
         for name in waiter.types:
-            parked = self._parked.get(name)
-            if parked is not None:
-                parked.pop(waiter, None)
-                if not parked:
-                    del self._parked[name]
+            pending = self._pending.get(name)
+            if pending is not None:
+                pending.pop(waiter, None)
+                if not pending:
+                    del self._pending[name]
                     self._bytes -= TYPE_BYTES
 
     def reserve(self, job_type: str) -> Waiter | None:
         """A slot in the poll that has waited longest for ``job_type``; none while there is no room for answers."""
-        parked = self._parked.get(job_type)
-        if parked is None or self._memory.free_bytes <= 0 or job_type in self._limited:
+        pending = self._pending.get(job_type)
+        if pending is None or self._memory.free_bytes <= 0 or job_type in self._limited:
             return None
-        for waiter in parked:
+        for waiter in pending:
             if waiter.free_slots > 0:
                 waiter.reserved += 1
                 return waiter
@@ -176,24 +176,24 @@ class Waiters:
 
     def by_type(self, limit: int) -> list[tuple[str, set[str]]]:
         """(job type, workers that wait for it), of ``limit`` types at most."""
-        return [(name, {waiter.worker for waiter in parked}) for name, parked in islice(self._parked.items(), limit)]
+        return [(name, {waiter.worker for waiter in pending}) for name, pending in islice(self._pending.items(), limit)]
 
     def types(self) -> list[str]:
         """The job types somebody waits for."""
-        return list(self._parked)
+        return list(self._pending)
 
     def is_wanted(self, job_type: str) -> bool:
         """Return whether somebody waits for the type."""
-        return job_type in self._parked
+        return job_type in self._pending
 
     def idle_for(self, job_type: str) -> list[Waiter]:
         """Return the polls that wait for a type, oldest first, without those who look into the queue themselves."""
-        return [waiter for waiter in self._parked.get(job_type, ()) if not waiter.asking]
+        return [waiter for waiter in self._pending.get(job_type, ()) if not waiter.asking]
 
     def wake_all(self) -> None:
         """Let every parked poll look again (drain)."""
-        for parked in list(self._parked.values()):
-            for waiter in list(parked):
+        for pending in list(self._pending.values()):
+            for waiter in list(pending):
                 waiter.wake()
 
 

@@ -29,7 +29,7 @@ from penstock.engine.queues.journal_items import (
     AppendAnswer,
     ExtendedRun,
     JournalPage,
-    MailboxNews,
+    MailboxNotice,
     NewRecord,
     RecordKind,
     RunEnd,
@@ -107,18 +107,18 @@ class Mailboxes:
     """What is to be told an executor: by instance, how much mail it has."""
 
     def __init__(self) -> None:
-        self.news: dict[int, int] = {}
+        self.unread: dict[int, int] = {}
         self.watches: set[int] = set()
         self.event = trio.Event()
 
-    def receive(self, mail: MailboxNews) -> None:
+    def receive(self, mail: MailboxNotice) -> None:
         """Somebody has written into the journal of a run that it holds."""
         if mail.mail == WATCH:
             if len(self.watches) < MAIL_MAX_ITEMS:
                 self.watches.add(mail.instance)
                 self.event.set()
-        elif len(self.news) < MAIL_MAX_ITEMS or mail.instance in self.news:
-            self.news[mail.instance] = max(mail.mail, self.news.get(mail.instance, 0))
+        elif len(self.unread) < MAIL_MAX_ITEMS or mail.instance in self.unread:
+            self.unread[mail.instance] = max(mail.mail, self.unread.get(mail.instance, 0))
             self.event.set()
 
 
@@ -150,7 +150,7 @@ class Journal:
         self._mailboxes: dict[str, Mailboxes] = {}
         self._appending_bytes = 0
         self._may_continue = self._may_list = False
-        self._mailed_elsewhere, self.news = events.mailed, RunSubscriptions(events.run_changed)
+        self._mailed_elsewhere, self.subscribers = events.mailed, RunSubscriptions(events.run_changed)
         self.commit_queues = JournalQueues(
             database,
             settings,
@@ -160,7 +160,7 @@ class Journal:
             queued=polls.came_to_queue,
             freed=polls.came_back,
             mailed=self._mailed,
-            news=self.news,
+            subscribers=self.subscribers,
         )
 
     def batchers(self) -> list[GroupCommitQueue[Any]]:
@@ -306,7 +306,7 @@ class Journal:
         if due_at is not None and math.isnan(due_at):
             raise BadRequest("due_at: is not a number")
         branches = self._check_shown(view, branches)
-        item = ParkItem(store.ParkedRun(run_lease, mail, due_at, branches, view))
+        item = ParkItem(store.UnloadedRun(run_lease, mail, due_at, branches, view))
         return bool(await self.commit_queues.park.submit(item))
 
     async def finish(self, run_lease: RunLease, end: RunEnd, *, mail: int) -> bool:
@@ -382,7 +382,7 @@ class Journal:
             lease.blocked = False
             await self._ask(lambda connection: store.go_on(connection, run_lease))
         if view is not None:
-            self.news.notify_written(run_lease.instance)
+            self.subscribers.notify_written(run_lease.instance)
         return ExtendedRun(item.row.left_s, item.row.mail)
 
     async def release(self, run_lease: RunLease) -> None:
@@ -416,36 +416,36 @@ class Journal:
         """There is no such executor any more."""
         self._mailboxes.pop(holder, None)
 
-    async def wait_mailbox(self, holder: str) -> list[MailboxNews]:
+    async def wait_mailbox(self, holder: str) -> list[MailboxNotice]:
         """Wait for news of the runs that ``holder`` has; one waiter at most. A hint: what is lost here is found
         with the next append, park or heartbeat. `Jobs.wait_lost` tells of runs that were ended by force.
 
         Cancel-safe.
         """
         mailbox = self._mailboxes.setdefault(holder, Mailboxes())
-        while not (mailbox.news or mailbox.watches):
+        while not (mailbox.unread or mailbox.watches):
             mailbox.event = trio.Event()
             await mailbox.event.wait()
-        news, mailbox.news = mailbox.news, {}
-        watches, mailbox.watches = mailbox.watches - news.keys(), mailbox.watches & news.keys()
+        counts, mailbox.unread = mailbox.unread, {}
+        watches, mailbox.watches = mailbox.watches - counts.keys(), mailbox.watches & counts.keys()
         if mailbox.watches:
             mailbox.event.set()
-        found = [MailboxNews(holder, instance, mail) for instance, mail in news.items()]
-        return found + [MailboxNews(holder, instance, WATCH) for instance in watches]
+        found = [MailboxNotice(holder, instance, mail) for instance, mail in counts.items()]
+        return found + [MailboxNotice(holder, instance, WATCH) for instance in watches]
 
-    def receive(self, mail: MailboxNews) -> None:
+    def receive(self, mail: MailboxNotice) -> None:
         """Another engine says that it told a run something, or that somebody there waits for what it shows."""
         if mail.mail == WATCH:
-            self.news.watched_elsewhere(mail.instance)
+            self.subscribers.watched_elsewhere(mail.instance)
         mailbox = self._mailboxes.get(mail.holder)
         if mailbox is not None:
             mailbox.receive(mail)
 
     def watch(self, instance: int, holder: str) -> None:
         """Tell who holds a run that somebody waits for what it shows. A hint, good for some seconds."""
-        self._mailed(MailboxNews(holder, instance, WATCH))
+        self._mailed(MailboxNotice(holder, instance, WATCH))
 
-    def _mailed(self, mail: MailboxNews) -> None:
+    def _mailed(self, mail: MailboxNotice) -> None:
         mailbox = self._mailboxes.get(mail.holder)
         if mailbox is not None:
             mailbox.receive(mail)

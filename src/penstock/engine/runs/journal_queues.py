@@ -22,7 +22,7 @@ from penstock.engine.advance.timers import Timers
 from penstock.engine.definitions.json_schema import WrongValue
 from penstock.engine.group_commit.item import Item
 from penstock.engine.group_commit.queue import BUSY_REASON, GroupCommitQueue
-from penstock.engine.queues.journal_items import AppendAnswer, MailboxNews, NewRecord, RecordKind, RunLease
+from penstock.engine.queues.journal_items import AppendAnswer, MailboxNotice, NewRecord, RecordKind, RunLease
 from penstock.engine.queues.lease_book import LeaseBook
 from penstock.engine.queues.left_notes import LeftNotes
 from penstock.engine.requests.ids import age_s
@@ -116,7 +116,7 @@ class ParkItem(RunItem):
 
     __slots__ = ("park",)
 
-    def __init__(self, park: store.ParkedRun) -> None:
+    def __init__(self, park: store.UnloadedRun) -> None:
         super().__init__(park.run_lease)
         self.park = park
 
@@ -204,12 +204,12 @@ class JournalQueues:
         *,
         queued: Callable[[str, str | None], None],
         freed: Callable[[str, str | None], None],
-        mailed: Callable[[MailboxNews], None],
-        news: RunSubscriptions,
+        mailed: Callable[[MailboxNotice], None],
+        subscribers: RunSubscriptions,
     ) -> None:
         """``queued`` hears of job type and flow key of every run that came to the queue, ``freed`` of those of every
         run that gave something back to a queue, ``mailed`` of mail for leased runs, ``news`` of answers and ends."""
-        self._news = news
+        self._subscribers = subscribers
         self._settings = settings
         self._metrics = metrics
         self._leases = leases
@@ -264,7 +264,7 @@ class JournalQueues:
             if item.settled:  # refused meanwhile, as it took too long: the caller will ask for the same again
                 self._doubt(item.instance)
             item.answer(AppendAnswer(placed, found.mail, item.doubtful, found.lease_left_s))
-            self._news.notify_written(item.instance)
+            self._subscribers.notify_written(item.instance)
         if refused:
             self._refuse(refused, await store.run_states(connection, [item.run_lease for item in refused]))
 
@@ -389,7 +389,7 @@ class JournalQueues:
 
     def _on_notified(self, instance: int, row: store.NoticeOutcome) -> None:
         if row.state == TokenState.LOCKED and row.holder is not None:
-            self._mailed(MailboxNews(row.holder, instance, row.mail))
+            self._mailed(MailboxNotice(row.holder, instance, row.mail))
         elif row.state in (TokenState.PARKED, TokenState.READY) and row.job_type is not None:
             self._queued(row.job_type, row.flow_key)
 
@@ -418,7 +418,7 @@ class JournalQueues:
             if released.result is not None:
                 self._timers.on_due_in(released.result)
             item.answer(True)
-            self._news.notify_written(item.instance)
+            self._subscribers.notify_written(item.instance)
         if not refused:
             return
         left: list[tuple[ParkItem, RunState]] = []
@@ -566,7 +566,7 @@ class JournalQueues:
         if lease is not None and lease.loaded is not None:
             self._metrics.on_end(lease.loaded.definition.id, status.name, age_s(run_lease.instance))
         item.answer(True)
-        self._news.notify_written(item.instance)
+        self._subscribers.notify_written(item.instance)
 
 
 def is_held(state: RunState, run_lease: RunLease) -> bool:

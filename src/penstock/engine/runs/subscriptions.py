@@ -55,18 +55,18 @@ class RunSubscriptions:
     @contextmanager
     def subscribe(self, instance: int) -> Generator[RunSubscription]:
         """News of a run for the block."""
-        news = RunSubscription(self._waited)
+        subscription = RunSubscription(self._waited)
         if self._count >= SUBSCRIBERS_MAX:
-            yield news
+            yield subscription
             return
         self._count += 1
-        self.subscribed.setdefault(instance, set()).add(news)
+        self.subscribed.setdefault(instance, set()).add(subscription)
         try:
-            yield news
+            yield subscription
         finally:
             self._count -= 1
             others = self.subscribed[instance]
-            others.discard(news)
+            others.discard(subscription)
             if not others:
                 del self.subscribed[instance]
 
@@ -94,5 +94,5 @@ class RunSubscriptions:
 
     def notify(self, instance: int) -> None:
         """Something became of a run."""
-        for news in self.subscribed.get(instance, ()):
-            news.notify()
+        for subscription in self.subscribed.get(instance, ()):
+            subscription.notify()

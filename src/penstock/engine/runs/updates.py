@@ -53,7 +53,7 @@ class Updates:
     that is limited to other Apps than the run's."""
 
     def __init__(self, settings: Settings, journal: Journal) -> None:
-        self._settings, self._journal, self._news = settings, journal, journal.news
+        self._settings, self._journal, self._subscribers = settings, journal, journal.subscribers
         self._may_ask = False
 
     async def ask(self, instance_id: str, call: UpdateCall) -> RunUpdate:
@@ -115,7 +115,7 @@ class Updates:
     ) -> RunUpdate:
         """``is_known``: the run was asked. One that it forgets meanwhile was refused: it keeps all other answers."""
         ends = trio.current_time() + wait_s
-        with self._news.subscribe(number) as news:
+        with self._subscribers.subscribe(number) as subscription:
             while True:
                 found = await self._journal.find_answer(number, id)
                 if found is None:
@@ -128,7 +128,7 @@ class Updates:
                 shown, is_known = _shown(id, found), True
                 if shown.status != "PENDING" or trio.current_time() >= ends:
                     return shown
-                await news.wait(ends)
+                await subscription.wait(ends)
 
     async def view(self, instance_id: str, key: str | None = None, wait_seconds: int | None = None) -> RunView:
         """Return what a run shows, under a key or without one; waits up to so many seconds, 20 at most, until there is
@@ -137,7 +137,7 @@ class Updates:
         if key is not None:
             check_text(key, "key", NAME_MAX_CHARS)
         said_at = -math.inf
-        with self._news.subscribe(number) as news:
+        with self._subscribers.subscribe(number) as subscription:
             while True:
                 found = await self._journal.find_view(number)
                 if found is None:
@@ -153,7 +153,7 @@ class Updates:
                 if found.holder is not None and now >= said_at + WATCH_AGAIN_S:
                     self._journal.watch(number, found.holder)
                     said_at = now
-                await news.wait(ends)
+                await subscription.wait(ends)
 
 
 def _wait_s(seconds: float | None) -> float:

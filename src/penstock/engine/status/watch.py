@@ -82,7 +82,7 @@ class Watch:
         self._latest: list[int] = []
         self._known: dict[int, _Known] = {}
         self._watched: Counter[int] = Counter()
-        self._parked = 0
+        self._pending = 0
         self._polled = trio.Event()
         self._wanted = trio.Event()
         self._stopping = False
@@ -107,9 +107,9 @@ class Watch:
             raise BadRequest(f"instances: at most {INSTANCES_MAX}")
         if overview is not None:
             check_range(overview)
-        if self._parked >= CALLS_MAX or len(self._watched) + len(watched) > WATCHED_MAX:
+        if self._pending >= CALLS_MAX or len(self._watched) + len(watched) > WATCHED_MAX:
             raise TooManyRequests("too many pages are watching: try again")
-        self._parked += 1
+        self._pending += 1
         self._watched.update(watched)
         ranges = [] if overview is None else [overview]
         self._ranges.update(ranges)
@@ -126,7 +126,7 @@ class Watch:
                     await self._polled.wait()
             return None
         finally:
-            self._parked -= 1
+            self._pending -= 1
             self._watched.subtract(watched)
             for id in watched:
                 if self._watched[id] <= 0:
@@ -136,7 +136,7 @@ class Watch:
 
     async def step(self) -> None:
         """One round of the service loop: a look, or a wait for somebody who watches."""
-        if not self._parked:
+        if not self._pending:
             self._wanted = trio.Event()
             await self._wanted.wait()
         await self.poll()

@@ -104,7 +104,7 @@ class Pool:
         self._waiters = trio.lowlevel.ParkingLot()
         self._ahead = trio.lowlevel.ParkingLot()
         self._ahead_in_a_row = 0
-        self._parked = 0  # in these two
+        self._pending = 0  # in these two
         self._closed = False
         self._returned = trio.lowlevel.ParkingLot()
         self._acquired = self._waited = self._made = self._discarded = self._expired = self._timeouts = 0
@@ -236,19 +236,19 @@ class Pool:
 
     async def _wait_permit(self, lot: trio.lowlevel.ParkingLot) -> None:
         while not self._permits:
-            self._parked += 1
+            self._pending += 1
             try:
                 with trio.move_on_after(UNANSWERED_SCAN_S if self._unanswered else math.inf):
                     await lot.park()  # woken by `_free_permit`, which leaves its slot to us, or by `close`
                     self._check_open()
                     return
             finally:
-                self._parked -= 1
+                self._pending -= 1
             self._free_ended()
         self._permits -= 1
 
     def _free_permit(self) -> None:
-        if not self._parked:
+        if not self._pending:
             self._permits += 1
             return
         lots = [self._ahead, self._waiters]

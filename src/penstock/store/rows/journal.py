@@ -176,7 +176,7 @@ class RunReleased(NamedTuple):
     flow_key: str | None
 
 
-class ParkedRun(NamedTuple):
+class UnloadedRun(NamedTuple):
     """A run that waits: until ``due_at`` (seconds since 1970), or until it is told something."""
 
     run_lease: RunLease
@@ -580,7 +580,7 @@ async def senders(connection: TrioConnection, instance: int, first: int, last: i
     return dict(cast(Any, await connection.fetch(SQL["read_senders"], (instance, first, last))))
 
 
-async def park(connection: TrioConnection, items: Sequence[ParkedRun]) -> dict[int, RunReleased]:
+async def park(connection: TrioConnection, items: Sequence[UnloadedRun]) -> dict[int, RunReleased]:
     """Let runs wait; by instance, in how many seconds they are due. Those not in the answer were refused."""
     due = [item.due_at if item.due_at is not None and item.due_at <= DUE_MAX_S else None for item in items]
     params = (
