@@ -105,7 +105,7 @@ class _Runs:
     async def list(self, ask: w.ListRunsRequest) -> w.ListRunsResponse:
         """List the latest runs of a workflow, or of all."""
         if not 0 < ask.limit <= LIST_MAX:
-            raise BadRequest(f"limit: is between 1 and {LIST_MAX:,}")
+            raise BadRequest(f"limit: must be between 1 and {LIST_MAX:,}")
         workflow, status = ask.workflow or None, ask.status or None
         latest = self._engine.code.latest(ask.app, workflow, status, ask.limit, blocked=ask.blocked)
         return w.ListRunsResponse(await latest)
@@ -141,7 +141,7 @@ class _Runs:
     async def ended(self, ask: w.EndedRunsRequest) -> w.EndedRunsResponse:
         """Tell which have ended."""
         if len(ask.instance_ids) > ENDED_MAX:
-            raise BadRequest(f"instance_ids: {ENDED_MAX:,} at most")
+            raise BadRequest(f"instance_ids: has more than {ENDED_MAX:,} ids")
         return w.EndedRunsResponse(await self._engine.instances.find_ended(ask.instance_ids))
 
     async def records(self, ask: w.RunRecordsRequest) -> w.RunRecordsResponse:
