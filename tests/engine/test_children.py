@@ -439,7 +439,7 @@ async def test_a_database_that_is_away_ends_no_loop(driver: Driver, monkeypatch:
 async def test_results_are_in_memory_of_a_few_children(
     make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.engine.runs.children.TELLS_AT_ONCE", 2)
+    monkeypatch.setattr("penstock.engine.runs.children.NOTICES_AT_ONCE", 2)
     driver = make_driver()
     run = await begin(driver)
     for n in range(5):

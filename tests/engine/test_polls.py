@@ -259,7 +259,7 @@ async def test_polls_for_many_types_park_within_the_room(make_driver: MakeDriver
 async def test_all_polls_together_are_parked_for_so_many_types_only(
     make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.engine.queues.waiters.PARKED_TYPES_MAX_COUNT", 3)
+    monkeypatch.setattr("penstock.engine.queues.waiters.PENDING_TYPES_MAX_COUNT", 3)
     driver = make_driver()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(partial(driver.poll, "a", "b", wait=30))

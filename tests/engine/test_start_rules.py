@@ -130,7 +130,7 @@ async def test_lists_find_what_has_not_begun(driver: Driver, monkeypatch: pytest
         assert await found(definition_id="report") == []
     with pytest.raises(BadRequest, match="delayed: can only be combined with the status ACTIVE"):
         await found(status="WAITING")
-    with pytest.raises(BadRequest, match="instanceKey: with definitionId"):
+    with pytest.raises(BadRequest, match="instanceKey: can only be combined with definitionId"):
         await found(definition_id="report", instance_key="k")
 
 

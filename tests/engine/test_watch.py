@@ -188,7 +188,7 @@ async def test_what_is_watched_is_bounded(driver: Driver, monkeypatch: pytest.Mo
     with pytest.raises(BadRequest, match="at most 200"):
         await watch.wait(None, ["1f"] * 201, None, 0)
     for wrong in ("x y", "", "-1"):
-        with pytest.raises(BadRequest, match="no instance id"):
+        with pytest.raises(BadRequest, match="is not an instance id"):
             await watch.wait(None, [wrong], None, 0)
     monkeypatch.setattr(module, "CALLS_MAX", 0)
     with pytest.raises(TooManyRequests):

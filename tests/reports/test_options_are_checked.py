@@ -94,7 +94,7 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: any_app(order, second), ValueError, r"workflow 'order', version 1, is test_options_are_checked.py:\d+"),
     (lambda: any_app(order, order), ValueError, "workflow 'order', version 1, is given twice"),
     (lambda: any_app(order).run(order, id=17), TypeError, "id is 17: give text of 1 to 256 characters, such as '17'"),
-    (lambda: any_app(order).run(order, id=""), ValueError, "id is empty: give what names the run"),
+    (lambda: any_app(order).run(order, id=""), ValueError, "id is empty: give an id of yours"),
     (lambda: any_app(order).run(order, id="a\0"), ValueError, "id is .*: give text of 1 to 256 characters, none of"),
     (lambda: any_app(order).run(order, id="a" * 257), ValueError, "id is 'aaa.*…: give text of 1 to 256 characters"),
     (lambda: any_app(order).run(order, deadline="soon"), ValueError, "deadline: 'soon' is not a duration"),
@@ -139,7 +139,7 @@ def test_what_was_allowed_is() -> None:
 
 STARTS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"id": 17}, TypeError, "id is 17: give text"),
-    ({"id": ""}, ValueError, "id is empty: give what names the run"),
+    ({"id": ""}, ValueError, "id is empty: give an id of yours"),
     ({"deadline": "soon"}, ValueError, "deadline: 'soon' is not a duration"),
     ({"priority": "high"}, TypeError, "priority is 'high': give an integer from 0 to 9"),
     ({"priority": 10}, BadRequest, "priority: must be 0 to 9, not 10"),
@@ -198,7 +198,7 @@ async def spawned(what: Any) -> None:
 
 VERBS: list[tuple[Callable[[], Any], str]] = [
     (lambda: any_child(order, id=17), "id is 17: give text"),
-    (lambda: any_start(order, id=""), "id is empty: give what names the run"),
+    (lambda: any_start(order, id=""), "id is empty: give an id of yours"),
     (lambda: any_send(17, "go"), "run_id is 17: give text"),
     (lambda: any_send("17", 5), "the name of a message is 5: give text"),
     (lambda: any_verb("sleep")(True), "duration: True is not a duration"),

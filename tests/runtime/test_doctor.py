@@ -257,7 +257,7 @@ def test_the_disk_is_reported_or_why_it_is_not(tmp_path: Path, monkeypatch: pyte
     )
     [elsewhere] = doctor.check_disk(Settings(postgres_dsn=Secret("postgresql://db.example/penstock")))
     assert (elsewhere.verdict, elsewhere.subject) == (OK, "disk")
-    assert "not seen from here" in elsewhere.found
+    assert "not visible from here" in elsewhere.found
     unseen = str(tmp_path / ("x" * 300))
     made = CliRunner().invoke(app, ["doctor", "--json", "--data-dir", unseen], env={"WE_POSTGRES_DSN": ""})
     found = {each["subject"]: each for each in json.loads(made.stdout)}

@@ -61,7 +61,7 @@ def test_limits_of_a_handler_are_refused_at_registration(limits: dict[str, Any],
 
 def test_a_handler_needs_a_job_type_and_a_function() -> None:
     worker: Any = Worker("http://127.0.0.1:8080")
-    with pytest.raises(ValueError, match="needs the name of a job type"):
+    with pytest.raises(ValueError, match="job_type: must not be empty"):
         worker.handler("")(lambda: None)
     with pytest.raises(TypeError, match="the handler for 't' is not a function: 3"):
         worker.handler("t")(3)

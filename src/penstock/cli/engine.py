@@ -49,7 +49,7 @@ _FIELD: Final = re.compile(r"(?<![\w.])(?:\$\.|filter\.|except\.)?([a-z][a-zA-Z]
 
 @contextmanager
 def connected(url: str, token_file: Path | None, written: Mapping[str, str] = NO_NAMES) -> Generator[SyncClient]:
-    """A client of the engine. What a call raises is told in a line: exit code 1; wrong use: 2.
+    """A client of the engine. What a call raises is text in a line: exit code 1; wrong use: 2.
 
     A refusal names the command's options in place of the fields of REST; ``written`` has names that are none of them.
     """
@@ -60,16 +60,16 @@ def connected(url: str, token_file: Path | None, written: Mapping[str, str] = NO
             yield client
     except ClientError as error:
         problems = error.problems if isinstance(error, BadRequest) else []
-        for told in [f"{each.path}: {each.reason}" for each in problems] or [str(error)]:
-            told = as_written(told, {**_options(), **written}) if isinstance(error, BadRequest) else told
-            echo(f"penstock: {told}", err=True)
+        for text in [f"{each.path}: {each.reason}" for each in problems] or [str(error)]:
+            text = as_written(text, {**_options(), **written}) if isinstance(error, BadRequest) else text
+            echo(f"penstock: {text}", err=True)
         raise typer.Exit(1) from error
     except (OSError, ValueError) as error:
         echo(f"penstock: {error}", err=True)
         raise typer.Exit(2) from error
 
 
-def as_written(told: str, written: Mapping[str, str]) -> str:
+def as_written(text: str, written: Mapping[str, str]) -> str:
     """Return a refusal that names what people wrote, by REST's names of it.
 
     One word may be any word of a text: it is a name where a colon follows it.
@@ -79,7 +79,7 @@ def as_written(told: str, written: Mapping[str, str]) -> str:
         is_name = found[2] or not found[1].islower()
         return written.get(found[0].removeprefix("$."), found[0]) if is_name else found[0]
 
-    return _FIELD.sub(name, told)
+    return _FIELD.sub(name, text)
 
 
 def _options() -> dict[str, str]:
@@ -107,7 +107,7 @@ def read_token(file: Path | None) -> str | None:
 
 
 def json_object(text: str | None, file: Path | None) -> dict[str, Any] | None:
-    """The JSON object of an argument or of a file (`-` is standard input). What is wrong is told: exit code 2."""
+    """The JSON object of an argument or of a file (`-` is standard input). What is wrong is text: exit code 2."""
     import msgspec
 
     if text is not None and file is not None:

@@ -119,10 +119,8 @@ class Engine:
         )
         self.quarantine, self.ends = Quarantine(metrics), (ends := Ends(database))
         self.timers = Timers(database, self.fire, self.quarantine, settings.background_failure_limit, self.events.armed)
-        subscribers = self.timers.on_armed, ends, traces
-        self.transactions = Transactions(
-            database, settings, metrics, self.definitions, self.polls, self.ids, *subscribers
-        )
+        subs = self.timers.on_armed, ends, traces
+        self.transactions = Transactions(database, settings, metrics, self.definitions, self.polls, self.ids, *subs)
         self.full_path = FullPath(database, settings, metrics, self.definitions, self.transactions)
         self.fast_path = FastPath(database, settings, metrics, self.polls, cache, self._fold, ends)
         callbacks, whole = (self.polls.came_back, self.timers.on_due_in), (self.ids, self.transactions, view_instances)

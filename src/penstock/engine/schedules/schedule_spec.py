@@ -114,4 +114,4 @@ def _word(kind: type[E], word: str | None, default: E, field: str) -> E:
     try:
         return default if word is None else kind(word)
     except ValueError:
-        raise ScheduleError(field, f"is one of {', '.join(kind)}") from None
+        raise ScheduleError(field, f"must be one of {', '.join(kind)}") from None

@@ -73,6 +73,7 @@ class Metrics:
     def __init__(self, version: str = "", *, kafka: bool = True) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
         self._engine()
+        self._database()
         self._sql_requests()
         self._requests()
         self._jobs()
@@ -137,6 +138,8 @@ class Metrics:
         self._lock_waiting_items = self._gauge(
             "penstock_aside_items", "Calls that are lock-waiting: other transactions hold their rows", "queue"
         )
+
+    def _database(self) -> None:
         self.db_transaction_seconds: Family[str, Histogram] = Family(
             self._histogram(
                 "engine_db_transaction_duration_seconds",
