@@ -365,7 +365,10 @@ def test_what_an_instance_called_is_a_tree(shell: Shell, tmp_path: Path) -> None
         (("bulk", "cancel", "-y", "-f", "version=1"), "version: needs a definition"),
         (("instance", "list", "-f", "version=0", "-f", "definition=claim"), "version: must be a version"),
         (("instance", "list", "--version", "1"), "version: needs a definition"),
-        (("instance", "list", "-f", "parent=x", "-f", "failed-step=s", "-f", "definition=a"), "parent: can't be combined"),
+        (
+            ("instance", "list", "-f", "parent=x", "-f", "failed-step=s", "-f", "definition=a"),
+            "parent: can't be combined",
+        ),
         (("schedule", "set", "s", "claim", "--cron", "nonsense"), "--cron[0]: "),
         (("instance", "start", "claim", "{}", "--business-key", "k" * 2000), "--business-key: "),
         (("instance", "start", "claim", "{}", "--debounce", '{"delay": "soon"}'), "debounce"),

@@ -269,7 +269,7 @@ class Node:
 
             async def listen() -> None:
                 """Take the connection once somebody waits for a view or an answer: most such programs never do."""
-                await engine.journal.news.wait_first()
+                await engine.journal.subscribers.wait_first()
                 await membership.listen()
 
             return await self._supervise(
