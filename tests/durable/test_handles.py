@@ -304,4 +304,4 @@ async def test_a_client_starts_no_loops_and_has_two_connections(database_dsn: st
                 assert connections(database_dsn) - before <= 2
         await run.send("go on", True)
         await run.result()
-    assert sorted(started) == ["membership", "notifier"]
+    assert sorted(started) == ["listener", "membership", "notifier"]

@@ -49,7 +49,7 @@ OURS: Final[tuple[ErrorClass, ...]] = (StepLost, TooSlow)
 """What Penstock itself says of a step arrives as itself, too."""
 
 
-class Named(msgspec.Struct, frozen=True):
+class ClassName(msgspec.Struct, frozen=True):
     """A class, by its module's name and its own."""
 
     module: str
@@ -79,9 +79,9 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     notes: list[str] = []
     cause: str | None = None
     traceback: str = ""
-    raised: Named | None = None
-    base: Named | None = None
-    arrives: Named | None = None
+    raised: ClassName | None = None
+    base: ClassName | None = None
+    arrives: ClassName | None = None
     state: ErrorState | None = None
     errors: list[Failure] | None = None
     not_awaited: list[str] = []
@@ -177,7 +177,7 @@ def _is_builtin(class_: ErrorClass) -> bool:
     return vars(builtins).get(class_.__qualname__) is class_
 
 
-def _found(named: Named, raises: Sequence[ErrorClass], module: str) -> ErrorClass | None:
+def _found(named: ClassName, raises: Sequence[ErrorClass], module: str) -> ErrorClass | None:
     """The class of that name among those that may arrive. One that has moved to another module since is found, too."""
     for each in raises:
         if _named(each) == named:
@@ -199,8 +199,8 @@ def _found(named: Named, raises: Sequence[ErrorClass], module: str) -> ErrorClas
     return None
 
 
-def _named(class_: type[Any]) -> Named:
-    return Named(_name_of_module(class_.__module__), class_.__qualname__)
+def _named(class_: type[Any]) -> ClassName:
+    return ClassName(_name_of_module(class_.__module__), class_.__qualname__)
 
 
 def _name_of_module(name: str) -> str:
@@ -214,7 +214,7 @@ def _name_of_module(name: str) -> str:
     return name if file is None else os.path.splitext(os.path.basename(file))[0]
 
 
-def _resolved(module: ModuleType | None, named: Named, name: str) -> ErrorClass | None:
+def _resolved(module: ModuleType | None, named: ClassName, name: str) -> ErrorClass | None:
     """The exception class of that name in a module, which is called ``name``."""
     if module is None or _name_of_module(name) != named.module:
         return None

@@ -332,7 +332,7 @@ def _tasks(engine: Engine) -> tuple[Binding, ...]:
 
 
 def _status(engine: Engine) -> tuple[Binding, ...]:
-    async def tell_caller(_: object) -> Me:
+    async def get_caller(_: object) -> Me:
         return me()
 
     async def list_settings(_: object) -> list[SettingView]:
@@ -344,5 +344,5 @@ def _status(engine: Engine) -> tuple[Binding, ...]:
         bind(status.LIST_ENGINES, lambda _: engine.overview.engines()),
         bind(status.LIST_TIMERS, lambda ask: engine.open_work.timers(ask.kind, ask.cursor, part(ask.limit))),
         bind(status.LIST_SETTINGS, list_settings),
-        bind(status.GET_ME, tell_caller),
+        bind(status.GET_ME, get_caller),
     )
