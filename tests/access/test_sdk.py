@@ -102,7 +102,7 @@ def test_a_blocking_client_proves_who_it_is(engine: EngineProcess) -> None:
 @pytest.mark.parametrize("token", ["", "a b", "pst_x\n", "ü"])
 def test_what_can_be_no_token_is_refused_without_showing_it(token: str) -> None:
     for make in (Client, Worker):
-        with pytest.raises(ValueError, match=r"^token: printable ASCII") as caught:
+        with pytest.raises(ValueError, match=r"^token: must be printable ASCII") as caught:
             make("http://127.0.0.1:1", token=token)
         assert not token or token not in str(caught.value)
 

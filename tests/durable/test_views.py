@@ -11,7 +11,7 @@ import trio.testing
 from penstock.durable import App, continue_as_new, receive, run_info, set_view, workflow
 from penstock.durable.executor import Executor
 from penstock.durable.loaded_run import LoadedRun
-from penstock.engine.runs import run_news
+from penstock.engine.runs import subscriptions
 from penstock.runtime import membership
 from penstock.testing import Message, run_workflow
 from penstock.wire.shown import parts
@@ -83,8 +83,8 @@ async def test_who_waits_at_another_engine_sees_it_too(database_dsn: str):
 async def test_an_app_that_only_asks_hears_of_views_in_place_of_polling(
     database_dsn: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(run_news, "POLL_FIRST_S", 3_600)
-    monkeypatch.setattr(run_news, "POLL_MAX_S", 3_600)
+    monkeypatch.setattr(subscriptions, "POLL_FIRST_S", 3_600)
+    monkeypatch.setattr(subscriptions, "POLL_MAX_S", 3_600)
     monkeypatch.setattr(membership, "POLL_INTERVAL_S", 3_600)  # so the one that has the run never sees the other one
 
     async def listening(count: int) -> None:

@@ -280,7 +280,7 @@ async def test_what_does_not_exist_is_not_found(make_driver: MakeDriver) -> None
     made = await driver.engine.batches.create(asked(1))
     with pytest.raises(TooManyRequests, match="1 batches"):
         await driver.engine.batches.create(asked(1))
-    with pytest.raises(BadRequest, match="state: is one of"):
+    with pytest.raises(BadRequest, match="state: must be one of"):
         await driver.engine.batches.results(made.id, "OPEN", None, 1)
     with pytest.raises(BadRequest, match="cursor"):
         await driver.engine.batches.results(made.id, None, "x", 1)

@@ -89,7 +89,10 @@ async def test_lists_are_cut_by_version_and_by_time(driver: Driver) -> None:
         ({"step_id": "x", "definition_id": "a"}, "stepId: needs the status FAILED"),
         ({"step_id": "x", "status": "FAILED"}, "stepId: needs a definitionId"),
         ({"definition_version": 1}, "definitionVersion: needs a definitionId"),
-        ({"definition_id": "a", "instance_key": "k", "definition_version": 1}, "instanceKey: with"),
+        (
+            {"definition_id": "a", "instance_key": "k", "definition_version": 1},
+            "instanceKey: can only be combined with",
+        ),
     ],
 )
 async def test_a_filter_without_an_index_is_refused(driver: Driver, wanted: dict[str, Any], said: str) -> None:

@@ -64,10 +64,10 @@ def test_localhost_is_one_port_on_every_address_it_has() -> None:
 
 
 def test_a_descriptor_that_does_not_listen_is_refused() -> None:
-    with socket.socket() as idle, pytest.raises(ListenError, match="no listening socket"):
+    with socket.socket() as idle, pytest.raises(ListenError, match="is not a listening socket"):
         inherit(idle.fileno())
     reader, writer = os.pipe()
-    with pytest.raises(ListenError, match="no listening socket"):
+    with pytest.raises(ListenError, match="is not a listening socket"):
         inherit(reader)
     os.close(reader)
     os.close(writer)

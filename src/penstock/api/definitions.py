@@ -9,7 +9,17 @@ from typing import Final
 
 from msgspec import Raw, Struct
 
-from penstock.api.operation import PAGE, SLICE, Body, DeclaredOperation, Grpc, Repeat, Rest, nothing_in
+from penstock.api.operation import (
+    CURSOR_MAX_CHARS,
+    PAGE,
+    SLICE,
+    Body,
+    DeclaredOperation,
+    Grpc,
+    Repeat,
+    Rest,
+    nothing_in,
+)
 from penstock.api.permission import Permission
 from penstock.wire import repair_v1 as w
 from penstock.wire.definition_use import DefinitionActivity, TokensView, VariablesInUse, VersionCounts, VersionView
@@ -112,7 +122,7 @@ LIST_DEFINITIONS: Final = DeclaredOperation(
         "GET",
         "/v1/definitions",
         {"keyword": "In the id or the name, whatever its case.", **PAGE},
-        max_chars={"cursor": 3_000},
+        max_chars={"cursor": CURSOR_MAX_CHARS},
     ),
     errors=(400,),
 )

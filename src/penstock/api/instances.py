@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from penstock.api.operation import PAGE, Body, DeclaredOperation, Grpc, Repeat, Rest, nothing_in
+from penstock.api.operation import CURSOR_MAX_CHARS, PAGE, Body, DeclaredOperation, Grpc, Repeat, Rest, nothing_in
 from penstock.api.permission import Permission
 from penstock.wire import repair_v1 as w
 from penstock.wire import runs_v1
@@ -225,7 +225,7 @@ _FILTER: Final[Mapping[str, str]] = {
 _FILTER_NAMES: Final = {"attributes": "attr.*"}
 _FILTER_MAX_CHARS: Final = {
     "businessKey": 512, "businessKeyPrefix": 512, "cause": 1_000, "errorContains": 1_000,
-    "cursor": 3_000,
+    "cursor": CURSOR_MAX_CHARS,
 }  # fmt: skip
 _STATUSES: Final = {"status": ("ACTIVE", "WAITING", "COMPLETED", "FAILED", "CANCELLED")}
 

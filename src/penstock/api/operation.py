@@ -24,6 +24,8 @@ A = TypeVar("A")
 
 SLICE: Final[Mapping[str, str]] = {"limit": "1 to 200, clamped.", "cursor": "The `next` of the slice before."}
 """The query of a list that is read by key."""
+CURSOR_MAX_CHARS: Final = 3_000
+"""Some cursors hold a business key."""
 PAGE: Final[Mapping[str, str]] = {
     "page": "From 0.",
     "pageSize": "1 to 200, clamped; by default 20.",

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from penstock.api.operation import PAGE, SLICE, Body, DeclaredOperation, Rest
+from penstock.api.operation import CURSOR_MAX_CHARS, PAGE, SLICE, Body, DeclaredOperation, Rest
 from penstock.api.permission import Permission
 from penstock.wire.open_work import QueueRow, WorkerView
 from penstock.wire.page import Page
@@ -79,7 +79,7 @@ LIST_JOBS: Final = DeclaredOperation(
         "/v1/jobs",
         {"status": "Which; by default FAILED.", "jobType": "The whole name of a type.", **PAGE},
         choices={"status": (FAILED, "WAITING", "LOCKED", "DISPATCHED", "BACKOFF")},
-        max_chars={"cursor": 3_000},
+        max_chars={"cursor": CURSOR_MAX_CHARS},
         answer={
             "anyOf": [{"$ref": "#/components/schemas/FailedJobPage"}, {"$ref": "#/components/schemas/OpenJobViewPage"}]
         },

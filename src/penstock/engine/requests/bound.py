@@ -46,7 +46,7 @@ def slice_of(ask: Windowed) -> tuple[str | None, int] | None:
         return None
     for name, value in (("page", ask.page), ("pageSize", ask.page_size)):
         if value is not None:
-            raise BadRequest(f"{name}: can't be given with `cursor` or `limit`")
+            raise BadRequest(f"{name}: can't be combined with `cursor` or `limit`")
     return ask.cursor or None, ask.limit or 0
 
 

@@ -19,8 +19,6 @@ CAUSE_MAX_CHARS = 1_000
 """Of a reason by which failures are found."""
 NO_TEXT = "\0"
 """No text of PostgreSQL's has it."""
-CURSOR_MAX_CHARS = 3_000
-"""Some hold a business key."""
 NAME_MAX_CHARS = 256
 """Of ids, keys, worker and job type names. Longer ones could not be indexed or shown."""
 
