@@ -234,7 +234,7 @@ def _status(number: int) -> str | None:
     try:
         return m.InstanceStatus(number).name if number else None
     except ValueError:
-        raise ValueError(f"status: {number} is no InstanceStatus") from None
+        raise ValueError(f"status: {number} is not a value of InstanceStatus") from None
 
 
 def _status_number(status: str | None) -> int:

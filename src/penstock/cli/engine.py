@@ -49,7 +49,7 @@ _FIELD: Final = re.compile(r"(?<![\w.])(?:\$\.|filter\.|except\.)?([a-z][a-zA-Z]
 
 @contextmanager
 def connected(url: str, token_file: Path | None, written: Mapping[str, str] = NO_NAMES) -> Generator[SyncClient]:
-    """A client of the engine. What a call raises is text in a line: exit code 1; wrong use: 2.
+    """A client of the engine. What a call raises is printed in a line: exit code 1; wrong use: 2.
 
     A refusal names the command's options in place of the fields of REST; ``written`` has names that are none of them.
     """
@@ -107,7 +107,7 @@ def read_token(file: Path | None) -> str | None:
 
 
 def json_object(text: str | None, file: Path | None) -> dict[str, Any] | None:
-    """The JSON object of an argument or of a file (`-` is standard input). What is wrong is text: exit code 2."""
+    """The JSON object of an argument or of a file (`-` is standard input). What is wrong is printed: exit code 2."""
     import msgspec
 
     if text is not None and file is not None:

@@ -80,7 +80,7 @@ class DefinitionService:
             left_bytes -= len(stored.definition.content)
             if left_bytes < 0:
                 raise TooManyRequests(
-                    f"limit: the definitions of this page have over {LIST_MAX_BYTES} bytes: ask for fewer"
+                    f"page_size, limit: the definitions of this page have over {LIST_MAX_BYTES} bytes: ask for fewer"
                 )
             found.append(await _message_of_soon(stored))
         return found

@@ -488,7 +488,7 @@ DIFFERENCES: dict[str, Callable[[Case], bool]] = {
         "float64 as argument|cannot (take|use) float64|float64 % int"
     ),
     "any infinite result": _any_of(
-        _theirs_gives(r'"\$float"'), _ours("division by zero|too large for a decimal number|no finite number")
+        _theirs_gives(r'"\$float"'), _ours("division by zero|too large for a decimal number|not a finite number")
     ),
     "`true && 5`": _any_of(
         _ours("must be a bool"),
