@@ -233,7 +233,12 @@ async def leaves_a_deadline() -> None:
     trio.move_on_after(0).__enter__()
 
 
-@pytest.mark.parametrize("leave", [leaves_a_scope, leaves_a_deadline])
+async def leaves_a_nursery() -> None:
+    nursery = await trio.open_nursery().__aenter__()
+    nursery.start_soon(trio.sleep_forever)
+
+
+@pytest.mark.parametrize("leave", [leaves_a_scope, leaves_a_deadline, leaves_a_nursery])
 async def test_a_step_that_leaves_a_scope_open_fails_and_the_next_one_does_not(leave: Callable[[], Awaitable[Any]]):
     async with trio.open_nursery() as nursery:
         loop = TrioLoop(nursery)

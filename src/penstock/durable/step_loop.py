@@ -482,6 +482,9 @@ class _TrioTask:
                 raise
             found = Outcome(error=error)
         finally:
+            close_left(task)
+            if self in self._loop.idle:  # Ctrl-C came on the way there
+                self._loop.idle.remove(self)
             self._end(found)
 
     def _end(self, found: Outcome | None) -> None:
@@ -499,8 +502,18 @@ def cancel_status_of(task: trio.lowlevel.Task) -> object:
     return task._cancel_status  # pyright: ignore[reportPrivateUsage] - nothing public tells it
 
 
+def close_left(task: trio.lowlevel.Task) -> None:
+    """Cancel and close the nurseries that a step has left open. Trio does so at the end of their task, too, but raises
+    an error then, which ends the nursery of all steps."""
+    for nursery in reversed(task.child_nurseries):
+        nursery.cancel_scope.cancel()
+        nursery._closed = True  # pyright: ignore[reportPrivateUsage] - as Trio does
+    task._child_nurseries.clear()  # pyright: ignore[reportPrivateUsage] - likewise
+
+
 def leaves_something(task: trio.lowlevel.Task, clean: object) -> bool:
-    """Return whether a task has left a scope or a nursery open, or holds a lock."""
+    """Return whether a task has left a scope or a nursery open, or holds a lock. The tokens of a
+    `trio.CapacityLimiter`, and what programs keep by task, can't be seen: the next step finds them."""
     return bool(cancel_status_of(task) is not clean or task.child_nurseries or task in _lock_holders)
 
 
