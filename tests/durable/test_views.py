@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from penstock.durable import App, continue_as_new, receive, run_info, set_view, workflow
+from penstock.durable import App, continue_as_new, receive, run_info, set_view, update, workflow
 from penstock.durable.executor import Executor
 from penstock.durable.loaded_run import LoadedRun
 from penstock.engine.runs import subscriptions
@@ -23,6 +23,11 @@ ENOUGH_S = 60
 
 @workflow
 async def shows() -> None:
+    @update
+    async def double(number: int) -> int:
+        await receive("answer", bool)
+        return 2 * number
+
     while (number := await receive("show", int)) >= 0:
         if number % 2:
             set_view(number, key=f"n{number}")
@@ -80,7 +85,7 @@ async def test_who_waits_at_another_engine_sees_it_too(database_dsn: str):
 
 
 @pytest.mark.slow(reason="two Apps, with an engine each")
-async def test_an_app_that_only_asks_hears_of_views_in_place_of_polling(
+async def test_an_app_that_only_asks_hears_of_views_and_answers_in_place_of_polling(
     database_dsn: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(subscriptions, "POLL_FIRST_S", 3_600)
@@ -96,9 +101,10 @@ async def test_an_app_that_only_asks_hears_of_views_in_place_of_polling(
     with trio.fail_after(ENOUGH_S):
         async with App(shows, at=database_dsn) as app:
             await app.start(shows, id="v-4")
+            await app.start(shows, id="a-4")
             await listening(1)
             async with App(at=database_dsn) as client, trio.open_nursery() as nursery:
-                run = await client.get("v-4")
+                run, asked = await client.get("v-4"), await client.get("a-4")
                 assert await run.view() is None
                 seen: list[object] = []
 
@@ -112,7 +118,17 @@ async def test_an_app_that_only_asks_hears_of_views_in_place_of_polling(
                 await listening(2)
                 await run.send("show", 1)
                 await wait_until(is_seen)
-            assert seen == [1]
+                seen.clear()
+
+                async def ask() -> None:
+                    seen.append(await asked.ask("double", 4, id="double"))
+
+                nursery.start_soon(ask)
+                await trio.testing.wait_all_tasks_blocked(0.05)
+                await asked.send("answer", True)
+                with trio.fail_after(15):  # the client asks again after 20
+                    await wait_until(is_seen)
+            assert seen == [8]
 
 
 @pytest.mark.slow(reason="an App and an engine")

@@ -114,7 +114,7 @@ class Updates:
         self, number: int, instance_id: str, id: str, wait_s: float, *, is_known: bool = False
     ) -> RunUpdate:
         """``is_known``: the run was asked. One that it forgets meanwhile was refused: it keeps all other answers."""
-        ends = trio.current_time() + wait_s
+        ends, watched_at = trio.current_time() + wait_s, -math.inf
         with self._subscribers.subscribe(number) as subscription:
             while True:
                 found = await self._journal.find_answer(number, id)
@@ -128,6 +128,7 @@ class Updates:
                 shown, is_known = _shown(id, found), True
                 if shown.status != "PENDING" or trio.current_time() >= ends:
                     return shown
+                watched_at = self._watch(number, found.holder, watched_at)
                 await subscription.wait(ends)
 
     async def view(self, instance_id: str, key: str | None = None, wait_seconds: int | None = None) -> RunView:
@@ -136,7 +137,7 @@ class Updates:
         number, ends = ids.read_instance(instance_id), trio.current_time() + _wait_s(wait_seconds)
         if key is not None:
             check_text(key, "key", NAME_MAX_CHARS)
-        said_at = -math.inf
+        watched_at = -math.inf
         with self._subscribers.subscribe(number) as subscription:
             while True:
                 found = await self._journal.find_view(number)
@@ -150,10 +151,17 @@ class Updates:
                 ended = found.status != InstanceStatus.ACTIVE
                 if value is not None or ended or now >= ends:
                     return RunView(shown=value is not None, value=None if value is None else raw(value), ended=ended)
-                if found.holder is not None and now >= said_at + WATCH_AGAIN_S:
-                    self._journal.watch(number, found.holder)
-                    said_at = now
+                watched_at = self._watch(number, found.holder, watched_at)
                 await subscription.wait(ends)
+
+    def _watch(self, instance: int, holder: str | None, watched_at: float) -> float:
+        """Ask whoever holds the run to notify its subscribers, unless it was asked lately (Trio's time). Return when it
+        was asked last."""
+        now = trio.current_time()
+        if holder is None or now < watched_at + WATCH_AGAIN_S:
+            return watched_at
+        self._journal.watch(instance, holder)
+        return now
 
 
 def _wait_s(seconds: float | None) -> float:

@@ -112,11 +112,13 @@ DELETE FROM signal_id d USING old o CROSS JOIN LATERAL (
 WHERE d.ctid = gone.ctid
 
 -- name: find_answer
--- A call ($2 its id) of an update of a run ($1 instance): the id of the instance's definition, its status, and whether it is
--- code; whether there is such a call, and its answer.
+-- A call ($2 its id) of an update of a run ($1 instance): the id of the instance's definition, its status, whether it is
+-- code, and who holds it; whether there is such a call, and its answer.
 SELECT (SELECT d.id FROM definition d WHERE d.key = i.definition), i.status,
-  (SELECT d.code FROM definition d WHERE d.key = i.definition), s.id IS NOT NULL, s.answer
-FROM instance i LEFT JOIN LATERAL (
+  (SELECT d.code FROM definition d WHERE d.key = i.definition), t.claimed_by, s.id IS NOT NULL, s.answer
+FROM instance i
+LEFT JOIN LATERAL (SELECT * FROM token t WHERE t.id = i.id AND t.id = t.instance_id OFFSET 0) t ON true
+LEFT JOIN LATERAL (
   SELECT s.id, s.answer FROM signal_id s WHERE s.instance_id = i.id AND s.id = 'u:' || $2::text OFFSET 0) s ON true
 WHERE i.id = $1::bigint
 

@@ -334,11 +334,12 @@ def _take_out_refused(items: Sequence[Append], refusals_max: int) -> list[Statem
 
 
 class Answered(NamedTuple):
-    """How a call of an update stands. ``answer`` is JSON, None while there is none."""
+    """How a call of an update stands, and who holds the run. ``answer`` is JSON, None while there is none."""
 
     definition_id: str
     status: int
     is_code: bool
+    holder: str | None
     is_known: bool
     answer: str | None
 
