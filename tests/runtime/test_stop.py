@@ -45,7 +45,7 @@ def test_sigterm_answers_requests_in_flight(start_engine: StartEngine, database_
     with psycopg.connect(database_dsn) as blocker:
         blocker.execute("SELECT 1 FROM token FOR UPDATE")  # the completion has to wait for this
         thread, results = in_background(engine.call, "POST", f"/v1/jobs/{job['id']}/complete", {"workerId": "w"})
-        wait_until(lambda: _waiting_for_locks(database_dsn) > 0)
+        _wait_for_a_lock(database_dsn)
         engine.process.send_signal(signal.SIGTERM)
         engine.wait_said("stopping")
         assert thread.is_alive()
@@ -68,7 +68,7 @@ def test_past_the_grace_requests_are_cut_and_their_statements_cancelled(
     with psycopg.connect(database_dsn) as blocker:
         blocker.execute("SELECT 1 FROM token FOR UPDATE")  # the completion waits for this, for up to 10 s
         thread, _ = in_background(_call_or_none, engine.call, "POST", path, {"workerId": "w"})
-        wait_until(lambda: _waiting_for_locks(database_dsn) > 0)
+        _wait_for_a_lock(database_dsn)
         assert engine.stop(20) == 0
         wait_until(lambda: _waiting_for_locks(database_dsn) == 0)
     thread.join(120)
@@ -81,7 +81,7 @@ def test_a_second_signal_ends_at_once(start_engine: StartEngine, database_dsn: s
     with psycopg.connect(database_dsn) as blocker:
         blocker.execute("LOCK TABLE instance")
         thread, _ = in_background(_call_or_none, engine.call, "GET", "/v1/instances/1f")
-        wait_until(lambda: _waiting_for_locks(database_dsn) > 0)
+        _wait_for_a_lock(database_dsn)
         engine.process.send_signal(signal.SIGTERM)
         engine.wait_said("stopping")
         engine.process.send_signal(signal.SIGTERM)
@@ -110,11 +110,22 @@ def test_a_database_that_never_answers_is_a_clear_error(start_engine: StartEngin
     assert any("database" in str(line.get("error")) for line in engine.lines)
 
 
+def _wait_for_a_lock(dsn: str) -> None:
+    """Until a statement waits for a lock: it does so for 0.1 s at a time, which a new connection for each look misses
+    on a busy machine."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        wait_until(lambda: _lock_waits(connection) > 0)
+
+
 def _waiting_for_locks(dsn: str) -> int:
     with psycopg.connect(dsn) as connection:
-        row = connection.execute(
-            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-        ).fetchone()
+        return _lock_waits(connection)
+
+
+def _lock_waits(connection: psycopg.Connection) -> int:
+    row = connection.execute(
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    ).fetchone()
     assert row is not None
     return int(row[0])
 
