@@ -9,8 +9,6 @@ from penstock.engine.engine import Engine
 from penstock.engine.operations import worker_items
 from penstock.engine.requests.bound import Binding, bind, needed
 from penstock.engine.requests.payload import PayloadLimits, check_count, given_variables
-from penstock.errors import BadRequest, PayloadTooLarge
-from penstock.loop.offload import run_sized
 from penstock.wire import penstock_v1 as w
 from penstock.wire.model import MessageResult, PublishRequest, StartRequest, StartResult
 from penstock.wire.noun import text_bytes
@@ -37,49 +35,28 @@ class _Items:
     async def start(self, ask: w.StartInstancesRequest) -> w.StartInstancesResponse:
         """Start each item, or tell its error."""
         check_count(len(ask.items), "items")
-        requests: list[StartRequest] = []
-        refused: dict[int, StartResult] = {}
-
-        def read() -> None:
-            for index, item in enumerate(ask.items):
-                try:
-                    requests.append(_start_request(item, self._engine.limits))
-                except (BadRequest, PayloadTooLarge) as error:
-                    refused[index] = StartResult(error=error.code, reason=error.reason)
-
-        await run_sized(sum(text_bytes(item.variables) for item in ask.items), read)
-        answers = iter(await self._engine.instances.start_batch(requests))
-        results = [refused.get(index) or next(answers) for index in range(len(ask.items))]
+        limits = self._engine.limits
+        results = await worker_items.serve_items(
+            ask.items,
+            lambda item: _start_request(item, limits),
+            self._engine.instances.start_batch,
+            lambda _, error: StartResult(error=error.code, reason=error.reason),
+            sum(text_bytes(item.variables) for item in ask.items),
+        )
         return w.StartInstancesResponse(results)
 
     async def publish(self, ask: w.PublishMessagesRequest) -> w.PublishMessagesResponse:
         """Publish each message, or tell its error."""
         check_count(len(ask.messages), "messages")
         limits = self._engine.limits
-        messages: list[PublishRequest] = []
-        refused: dict[int, MessageResult] = {}
-
-        def read() -> None:
-            for index, item in enumerate(ask.messages):
-                try:
-                    variables = given_variables(item.variables, limits, "variables")
-                    message_id, ttl, deliver = item.message_id or None, item.ttl or None, item.deliver or None
-                    messages.append(
-                        PublishRequest(
-                            name=needed(item.name or None, "name"),
-                            correlation_key=needed(item.correlation_key or None, "correlation_key"),
-                            variables=variables,
-                            ttl=ttl,
-                            message_id=message_id,
-                            deliver=deliver,
-                        )
-                    )
-                except (BadRequest, PayloadTooLarge) as error:
-                    refused[index] = MessageResult(error=error.code, reason=error.reason)
-
-        await run_sized(sum(text_bytes(item.variables) for item in ask.messages), read)
-        answers = iter(await self._engine.messages.publish_many(messages))
-        return w.PublishMessagesResponse([refused.get(index) or next(answers) for index in range(len(ask.messages))])
+        results = await worker_items.serve_items(
+            ask.messages,
+            lambda item: _message(item, limits),
+            self._engine.messages.publish_many,
+            lambda _, error: MessageResult(error=error.code, reason=error.reason),
+            sum(text_bytes(item.variables) for item in ask.messages),
+        )
+        return w.PublishMessagesResponse(results)
 
     async def complete(self, ask: w.CompleteJobsRequest) -> w.CompleteJobsResponse:
         """Return one outcome each."""
@@ -119,4 +96,17 @@ def _start_request(item: StartRequest, limits: PayloadLimits) -> StartRequest:
         flow_key=item.flow_key or None,
         start_at=item.start_at or None,
         delay=item.delay or None,
+    )
+
+
+def _message(item: PublishRequest, limits: PayloadLimits) -> PublishRequest:
+    """Read a message, likewise."""
+    variables = given_variables(item.variables, limits, "variables")
+    return PublishRequest(
+        name=needed(item.name or None, "name"),
+        correlation_key=needed(item.correlation_key or None, "correlation_key"),
+        variables=variables,
+        ttl=item.ttl or None,
+        message_id=item.message_id or None,
+        deliver=item.deliver or None,
     )

@@ -1,11 +1,11 @@
-"""What ``penstock.v1`` says about jobs, item by item: messages to requests, outcomes back. Unary calls and the stream
-share it. One bad item never fails its neighbours.
+"""What ``penstock.v1`` says of many at once, item by item: messages to requests, outcomes back. Unary calls and the
+stream share it. One bad item never fails its neighbours.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeAlias, TypeVar
 
 from penstock.engine.engine import Engine
 from penstock.engine.requests.bound import needed
@@ -15,8 +15,35 @@ from penstock.loop.offload import run_sized
 from penstock.wire.model import Completion, Failure, Heartbeat, HeartbeatOutcome, JobOutcome, JobRef, Lease, Park
 from penstock.wire.noun import text_bytes
 
-ItemT = TypeVar("ItemT", Completion, Failure, Heartbeat, JobRef, Park)
-R = TypeVar("R")
+ItemT = TypeVar("ItemT")
+Q = TypeVar("Q")
+A = TypeVar("A")
+JobItem: TypeAlias = Completion | Failure | Heartbeat | JobRef | Park
+
+
+async def serve_items(
+    items: Sequence[ItemT],
+    make: Callable[[ItemT], Q],
+    serve: Callable[[list[Q]], Awaitable[Sequence[A]]],
+    refuse: Callable[[ItemT, BadRequest | PayloadTooLarge], A],
+    size_bytes: int = 0,
+) -> list[A]:
+    """Return for each item, in order, what ``serve`` answers to the request that ``make`` makes of it. Where ``make``
+    raises BadRequest or PayloadTooLarge, it is what ``refuse`` makes of that. ``size_bytes`` is the size of all items:
+    many bytes are read away from the loop."""
+    requests: list[Q] = []
+    refused: dict[int, A] = {}
+
+    def read() -> None:
+        for index, item in enumerate(items):
+            try:
+                requests.append(make(item))
+            except (BadRequest, PayloadTooLarge) as error:
+                refused[index] = refuse(item, error)
+
+    await run_sized(size_bytes, read)
+    answers = iter(await serve(requests))
+    return [refused[index] if index in refused else next(answers) for index in range(len(items))]
 
 
 def fence(attempt: int | None) -> int | None:
@@ -37,8 +64,7 @@ async def complete(engine: Engine, worker_id: str, items: Sequence[Completion]) 
         )
 
     size_bytes = sum(text_bytes(item.variables) for item in items)
-    requests, refused = await run_sized(size_bytes, lambda: _sort_out(items, make))
-    return _outcomes(items, refused, await engine.jobs.complete_many(requests))
+    return _outcomes(items, await serve_items(items, make, engine.jobs.complete_many, _invalid, size_bytes))
 
 
 async def fail(engine: Engine, worker_id: str, items: Sequence[Failure]) -> list[JobOutcome]:
@@ -59,8 +85,7 @@ async def fail(engine: Engine, worker_id: str, items: Sequence[Failure]) -> list
         )
 
     size_bytes = sum(text_bytes(item.variables) for item in items)
-    requests, refused = await run_sized(size_bytes, lambda: _sort_out(items, make))
-    return _outcomes(items, refused, await engine.jobs.fail_many(requests))
+    return _outcomes(items, await serve_items(items, make, engine.jobs.fail_many, _invalid, size_bytes))
 
 
 async def release(engine: Engine, worker_id: str, items: Sequence[JobRef]) -> list[JobOutcome]:
@@ -69,8 +94,7 @@ async def release(engine: Engine, worker_id: str, items: Sequence[JobRef]) -> li
     def make(item: JobRef) -> JobRef:
         return JobRef(job_id=needed(item.job_id or None, "job_id"), worker_id=worker_id, attempt=fence(item.attempt))
 
-    requests, refused = _sort_out(items, make)
-    return _outcomes(items, refused, await engine.jobs.release_many(requests))
+    return _outcomes(items, await serve_items(items, make, engine.jobs.release_many, _invalid))
 
 
 async def park(engine: Engine, worker_id: str, items: Sequence[Park]) -> list[JobOutcome]:
@@ -85,8 +109,7 @@ async def park(engine: Engine, worker_id: str, items: Sequence[Park]) -> list[Jo
             signal=item.signal,
         )
 
-    requests, refused = _sort_out(items, make)
-    return _outcomes(items, refused, await engine.jobs.park_many(requests))
+    return _outcomes(items, await serve_items(items, make, engine.jobs.park_many, _invalid))
 
 
 async def heartbeat(engine: Engine, worker_id: str, items: Sequence[Heartbeat]) -> list[HeartbeatOutcome]:
@@ -104,11 +127,9 @@ async def heartbeat(engine: Engine, worker_id: str, items: Sequence[Heartbeat]) 
         )
 
     size_bytes = sum(text_bytes(item.checkpoint) + text_bytes(item.progress) for item in items)
-    requests, refused = await run_sized(size_bytes, lambda: _sort_out(items, make))
-    answers = iter(await engine.jobs.heartbeat_many(requests))
     results: list[HeartbeatOutcome] = []
-    for index, item in enumerate(items):
-        found = refused.get(index) or next(answers)
+    answers = await serve_items(items, make, engine.jobs.heartbeat_many, _invalid, size_bytes)
+    for item, found in zip(items, answers, strict=True):
         if isinstance(found, Lease):
             outcome, reason, until = "ok", None, found.lock_expires_at
         else:
@@ -121,24 +142,12 @@ async def heartbeat(engine: Engine, worker_id: str, items: Sequence[Heartbeat]) 
     return results
 
 
-def _sort_out(items: Sequence[ItemT], make: Callable[[ItemT], R]) -> tuple[list[R], dict[int, JobOutcome]]:
-    """Return the requests of the items that can be made into one, and the outcomes of the others by their place."""
-    requests: list[R] = []
-    refused: dict[int, JobOutcome] = {}
-    for index, item in enumerate(items):
-        try:
-            requests.append(make(item))
-        except (BadRequest, PayloadTooLarge) as error:
-            refused[index] = JobOutcome(job_id=item.job_id, outcome="invalid", reason=error.reason)
-    return requests, refused
+def _invalid(item: JobItem, error: BadRequest | PayloadTooLarge) -> JobOutcome:
+    return JobOutcome(job_id=item.job_id, outcome="invalid", reason=error.reason)
 
 
-def _outcomes(
-    items: Sequence[ItemT], refused: dict[int, JobOutcome], answers: Sequence[JobOutcome]
-) -> list[JobOutcome]:
-    rest = iter(answers)
-    results: list[JobOutcome] = []
-    for index, item in enumerate(items):
-        found = refused.get(index) or next(rest)
-        results.append(JobOutcome(job_id=item.job_id, attempt=item.attempt, outcome=found.outcome, reason=found.reason))
-    return results
+def _outcomes(items: Sequence[JobItem], found: Sequence[JobOutcome]) -> list[JobOutcome]:
+    return [
+        JobOutcome(job_id=item.job_id, attempt=item.attempt, outcome=each.outcome, reason=each.reason)
+        for item, each in zip(items, found, strict=True)
+    ]
