@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 import trio
@@ -183,7 +183,7 @@ class LocalBackend:
         try:
             answer = await self._engine.journal.append(_lease(leased), new, after=after, mail=mail)
         except Exception as error:  # not `_asked`: many runs wait here at a time, with each coroutine of theirs
-            await _asked(_raising(error))
+            _raise_for_executor(error)
             raise
         if answer.reread or answer.mail != mail:
             return None
@@ -471,18 +471,21 @@ async def _asked(call: Awaitable[T]) -> T:
     """What an executor gets."""
     try:
         return await call
-    except LeaseIsLost:
+    except Exception as error:
+        _raise_for_executor(error)
+        raise
+
+
+def _raise_for_executor(error: Exception) -> None:
+    """Raise an error of the engine as the one that executors know. Return for any other error."""
+    if isinstance(error, LeaseIsLost):
         raise RunLeaseLost from None
-    except JournalTooLong as error:
+    if isinstance(error, JournalTooLong):
         raise JournalFull(error.reason) from None
-    except (BadRequest, PayloadTooLarge) as error:
+    if isinstance(error, BadRequest | PayloadTooLarge):
         raise Refused(error.reason) from None
-    except (Unavailable, TooManyRequests, *AWAY) as error:
+    if isinstance(error, (Unavailable, TooManyRequests, *AWAY)):
         raise Away(first_line(error)) from error
-
-
-async def _raising(error: Exception) -> NoReturn:
-    raise error
 
 
 def _lease(leased: LeasedRun) -> Lease:
