@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.api.instances import status_name, status_number
 from penstock.api.operation import SLICE, Body, DeclaredOperation, Grpc, Repeat, Rest, items_in
 from penstock.api.permission import Permission
 from penstock.wire import repair_v1 as w
@@ -11,7 +12,6 @@ from penstock.wire.alike import alike
 from penstock.wire.bulk import BulkFilter, BulkRequest
 from penstock.wire.page import Page
 from penstock.wire.repair import BulkPreview, BulkStarted, BulkView
-from penstock.wire.workflow_v1 import InstanceStatus
 
 _SERVICE: Final = "/penstock.v1.Repair/"
 PER_SECONDS: Final = 1_000
@@ -36,20 +36,11 @@ def _take(message: w.BulkRequest) -> BulkRequest:
 
 
 def _send_filter(wanted: BulkFilter | None) -> w.BulkFilter | None:
-    if wanted is None:
-        return None
-    status = wanted.status
-    if status and status not in InstanceStatus.__members__:
-        raise ValueError(f"status: {status!r} is not a status of an instance")
-    return alike(wanted, w.BulkFilter, status=InstanceStatus[status] if status else 0)
+    return None if wanted is None else alike(wanted, w.BulkFilter, status=status_number(wanted.status))
 
 
 def _take_filter(given: w.BulkFilter | None) -> BulkFilter | None:
-    if given is None:
-        return None
-    if given.status not in {*InstanceStatus}:
-        raise ValueError(f"status: {given.status} is not a value of InstanceStatus")
-    return alike(given, BulkFilter, status=InstanceStatus(given.status).name if given.status else None)
+    return None if given is None else alike(given, BulkFilter, status=status_name(given.status))
 
 
 PREVIEW_BULK: Final = DeclaredOperation(

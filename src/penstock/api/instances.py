@@ -230,14 +230,16 @@ _FILTER_MAX_CHARS: Final = {
 _STATUSES: Final = {"status": ("ACTIVE", "WAITING", "COMPLETED", "FAILED", "CANCELLED")}
 
 
-def _status(number: int) -> str | None:
+def status_name(number: int) -> str | None:
+    """Return an instance's status by its number in messages; 0 is "not given". Raises ValueError."""
     try:
         return m.InstanceStatus(number).name if number else None
     except ValueError:
         raise ValueError(f"status: {number} is not a value of InstanceStatus") from None
 
 
-def _status_number(status: str | None) -> int:
+def status_number(status: str | None) -> int:
+    """Return the number of an instance's status, 0 of none. Raises ValueError."""
     try:
         return m.InstanceStatus[status] if status else 0
     except KeyError:
@@ -288,8 +290,8 @@ LIST_INSTANCES: Final = DeclaredOperation(
     grpc=Grpc(
         _WORKFLOW + "ListInstances",
         message=m.ListInstancesRequest,
-        send=lambda ask: alike(ask, m.ListInstancesRequest, status=_status_number(ask.status)),
-        take=lambda message: alike(message, ListInstances, status=_status(message.status)),
+        send=lambda ask: alike(ask, m.ListInstancesRequest, status=status_number(ask.status)),
+        take=lambda message: alike(message, ListInstances, status=status_name(message.status)),
         answer=m.ListInstancesResponse,
         give=lambda page: m.ListInstancesResponse(page.items, total=page.total or 0, next=page.next or ""),
         read=lambda message, _: Page(items=message.instances, total=message.total, next=message.next or None),
